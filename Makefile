@@ -1,0 +1,58 @@
+# The commands of the README. Each builds what it needs; nothing must be run before them.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+MODEL  ?= rose-demo
+HOST   ?= 127.0.0.1
+PORT   ?= 8000
+STAMP  := $(VENV)/.installed
+
+.PHONY: help install serve test test-slow test-gpu lint format lock clean
+
+help:            ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
+
+install: $(STAMP) ## make .venv and install rose and its locked dependencies
+
+# torch first and alone: with it in place no later package can pull in another build of it.
+$(STAMP): requirements.lock pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet "$$(grep -i '^torch==' requirements.lock)"
+	$(BIN)/python -m pip install --quiet -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	touch $@
+
+serve: install   ## serve MODEL (rose-demo) at http://HOST:PORT
+	$(BIN)/rose serve $(MODEL) --host $(HOST) --port $(PORT)
+
+test: install    ## the test suite, with coverage
+	$(BIN)/python -m pytest --cov --cov-report=term -m "not gpu and not slow"
+
+test-slow: install ## the tests that take minutes
+	$(BIN)/python -m pytest -m slow
+
+# On a GPU machine the plain python3 is used: it holds the CUDA build of torch.
+test-gpu:        ## the tests that need an NVIDIA GPU, with the plain python3
+	$(PYTHON) -m pytest -m gpu -p no:cacheprovider tests/gpu
+
+lint: install    ## ruff, mypy, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: install  ## let ruff rewrite what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# A fresh environment, so that the lock holds what rose needs and nothing else. Platform packages that only a
+# CUDA build of torch needs are left to torch's own metadata.
+lock:            ## write requirements.lock anew
+	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet torch==2.13.0 'setuptools>=77' wheel
+	.venv-lock/bin/python -m pip install --quiet -e '.[dev]'
+	.venv-lock/bin/python -m pip freeze --all --exclude-editable | grep -v '^pip==' | sed -E 's/\+cpu$$//; s/ @ .*//' > requirements.lock
+	rm -rf .venv-lock
+
+clean:           ## remove the environment and caches
+	rm -rf $(VENV) .venv-lock .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info

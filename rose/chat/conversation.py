@@ -1,0 +1,58 @@
+"""A chat, in no vendor's wire format: what the APIs are turned into and what a `ChatFormat` renders."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+ReasoningEffort = Literal["low", "medium", "high"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call the assistant made. `arguments` is the string it wrote: JSON as a rule, never checked here."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message.
+
+    reasoning: an assistant message's analysis, if the client gave it back. tool_calls: calls this assistant message
+    makes after its content. tool_call_id: on a tool message, the id of the call it answers; name: the tool's name, for
+    a client that sends it instead.
+    """
+
+    role: Role
+    content: str = ""
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTool:
+    """A function the model may call. `parameters` is a JSON schema of an object, or None for no parameters."""
+
+    name: str
+    description: str | None = None
+    parameters: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """All that shapes a prompt.
+
+    current_date: `YYYY-MM-DD`, or None to leave the date out (then the same chat renders alike on every day).
+    model_identity: the first sentence of the system message, or None for the format's own.
+    """
+
+    messages: tuple[Message, ...]
+    tools: tuple[FunctionTool, ...] = ()
+    reasoning_effort: ReasoningEffort = "medium"
+    current_date: str | None = None
+    model_identity: str | None = None

@@ -1,0 +1,59 @@
+"""What a stream of sampled tokens means: the one sequence from which every API's answer is made.
+
+A completion's events are any number of deltas, then one `Finished`. Streamed and unstreamed answers are views of this
+sequence: `rose.chat.merge.merge` (unstreamed) adds up what a stream would have sent.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "tool_calls", "abort", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """More of the reasoning: never part of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContentDelta:
+    """More of the answer that the user reads."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallStart:
+    """A tool call begins. `index` counts the calls of this completion from 0; `name` is whole."""
+
+    index: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """More of the call's arguments, as the model wrote them."""
+
+    index: int
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallEnd:
+    """The call is over. `complete` is false when the output was cut inside it: then it must not be run."""
+
+    index: int
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The completion is over. `recovered` names the recovery rules used, in order, without repeats."""
+
+    reason: FinishReason
+    recovered: tuple[str, ...] = ()
+
+
+ChatEvent = ReasoningDelta | ContentDelta | ToolCallStart | ToolCallDelta | ToolCallEnd | Finished

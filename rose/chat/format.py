@@ -1,0 +1,48 @@
+"""The seam every chat format fills: conversations to token ids, sampled token ids to events."""
+
+from typing import Literal, Protocol
+
+from rose.chat.conversation import Conversation
+from rose.chat.events import ChatEvent
+
+Section = Literal["control", "reasoning", "content", "tool_call"]
+
+
+class StreamParser(Protocol):
+    """Reads one completion's tokens. Never raises on anything a model can sample; not to be used after `finish`."""
+
+    @property
+    def section(self) -> Section:
+        """What the token pushed last was part of; `control` for headers and control tokens."""
+        ...
+
+    def push(self, token_id: int) -> list[ChatEvent]:
+        """Take the next token; return what is known by now, often nothing."""
+        ...
+
+    def finish(self, reason: str) -> list[ChatEvent]:
+        """The stream is over, for the engine's `reason` (stop, length, abort, error). The last event is `Finished`."""
+        ...
+
+
+class ChatFormat(Protocol):
+    """A model family's way of writing chats as tokens."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """Ids that end the assistant's turn."""
+        ...
+
+    def render(self, conversation: Conversation) -> list[int]:
+        """The prompt, up to and including what opens the assistant's turn. The same chat always gives the same ids.
+
+        Raises `rose.errors.RequestError` for a conversation that cannot be rendered.
+        """
+        ...
+
+    def parser(self) -> StreamParser:
+        """A new parser, for the ids sampled after `render`'s prompt."""
+        ...

@@ -1,0 +1,38 @@
+"""The `rose` command. Each subcommand is a module of its own, imported only when it is used."""
+
+import sys
+
+import cyclopts
+
+from rose import __version__
+from rose.errors import RoseError
+
+app = cyclopts.App(name="rose", version=__version__, help="Serve OpenAI's gpt-oss models on NVIDIA Hopper GPUs.")
+
+COMMANDS = {
+    "serve": "rose.cli.serve:serve",
+    "chat": "rose.cli.chat:chat",
+    "generate": "rose.cli.generate:generate",
+    "parse": "rose.cli.parse:parse",
+    "inspect": "rose.cli.inspect:inspect",
+    "logits": "rose.cli.logits:logits",
+}
+for _name, _target in COMMANDS.items():
+    app.command(_target, name=_name)
+
+
+def main() -> None:
+    """Run the command line. A user's mistake is one line on stderr and exit status 2, never a traceback."""
+    try:
+        app()
+    except RoseError as error:
+        print(f"rose: error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.exit(141)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
