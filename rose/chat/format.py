@@ -29,7 +29,9 @@ class ChatFormat(Protocol):
     """A model family's way of writing chats as tokens."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name it is registered under."""
+        ...
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:

@@ -108,7 +108,10 @@ class EngineOutputs(msgspec.Struct, frozen=True, kw_only=True, tag="outputs"):
 
 
 class EngineDied(msgspec.Struct, frozen=True, kw_only=True, tag="died"):
-    """The engine cannot go on, or could not start. `is_user_error` is true when the text is meant for the user as it is."""
+    """The engine cannot go on, or could not start.
+
+    is_user_error: the text is meant for the user as it is (a bad option, a damaged checkpoint).
+    """
 
     message: str
     is_user_error: bool = False

@@ -1,0 +1,1 @@
+"""One folder per operation: contract, reference, fast backends."""

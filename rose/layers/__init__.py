@@ -1,0 +1,1 @@
+"""The parts models are made of; they know number formats and parallelism."""

@@ -1,0 +1,1 @@
+"""Model architectures and the registry that finds them."""

@@ -12,7 +12,9 @@ class CausalLM(Protocol):
     """A decoder-only language model over a paged KV cache. Stateless between calls: all state is in the batch."""
 
     @property
-    def vocab_size(self) -> int: ...
+    def vocab_size(self) -> int:
+        """Rows of the unembedding: token ids are below it."""
+        ...
 
     @property
     def max_position(self) -> int:
@@ -30,10 +32,14 @@ class CausalLM(Protocol):
         ...
 
     @property
-    def num_parameters(self) -> int: ...
+    def num_parameters(self) -> int:
+        """Weights, counted as numbers whatever format they are stored in."""
+        ...
 
     @property
-    def device(self) -> torch.device: ...
+    def device(self) -> torch.device:
+        """Where weights and KV cache are."""
+        ...
 
     @property
     def dtype(self) -> torch.dtype:

@@ -1,0 +1,1 @@
+"""Number formats in plain torch: the meaning of the bits."""

@@ -1,0 +1,1 @@
+"""The HTTP frontend: OpenAI-compatible JSON APIs over an `EngineClient` and a `ChatFormat`."""
