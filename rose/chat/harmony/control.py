@@ -1,0 +1,51 @@
+"""The control tokens of Harmony, found by name in the checkpoint's own tokenizer."""
+
+from dataclasses import dataclass
+
+from rose.chat.tokenizer import Tokenizer
+from rose.errors import CheckpointError
+
+CHANNELS = ("analysis", "commentary", "final")
+
+
+@dataclass(frozen=True, slots=True)
+class ControlTokens:
+    """Ids of the tokens that structure a chat. `end_of_text` is the only one a tokenizer may lack."""
+
+    start: int
+    channel: int
+    constrain: int
+    message: int
+    end: int
+    return_: int
+    call: int
+    end_of_text: int | None
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> "ControlTokens":
+        """Look the tokens up; `CheckpointError` if one is missing, or if plain text could be taken for one."""
+        return cls(
+            start=_required(tokenizer, "<|start|>"),
+            channel=_required(tokenizer, "<|channel|>"),
+            constrain=_required(tokenizer, "<|constrain|>"),
+            message=_required(tokenizer, "<|message|>"),
+            end=_required(tokenizer, "<|end|>"),
+            return_=_required(tokenizer, "<|return|>"),
+            call=_required(tokenizer, "<|call|>"),
+            end_of_text=tokenizer.special_id("<|endoftext|>"),
+        )
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Ids that end the assistant's turn."""
+        ends = (self.return_, self.call)
+        return ends if self.end_of_text is None else (*ends, self.end_of_text)
+
+
+def _required(tokenizer: Tokenizer, name: str) -> int:
+    token_id = tokenizer.special_id(name)
+    if token_id is None:
+        raise CheckpointError(f"{tokenizer.source}: no token {name}, which the harmony chat format needs")
+    if token_id in tokenizer.encode(name):
+        raise CheckpointError(f"{tokenizer.source}: cannot tell the text {name} from the control token")
+    return token_id

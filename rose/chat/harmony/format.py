@@ -1,0 +1,31 @@
+"""Harmony as a `ChatFormat`."""
+
+from rose.chat.conversation import Conversation
+from rose.chat.format import StreamParser
+from rose.chat.harmony.control import ControlTokens
+from rose.chat.harmony.renderer import Renderer
+from rose.chat.tokenizer import Tokenizer
+
+
+class HarmonyFormat:
+    """Renders conversations and makes parsers, with one checkpoint's tokenizer."""
+
+    name = "harmony"
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._control = ControlTokens.of(tokenizer)
+        self._renderer = Renderer(tokenizer, self._control)
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """Ids that end the assistant's turn: `<|return|>`, `<|call|>` and, where there is one, `<|endoftext|>`."""
+        return self._control.stop_ids
+
+    def render(self, conversation: Conversation) -> list[int]:
+        """The prompt, up to and including `<|start|>assistant`."""
+        return self._renderer.render(conversation)
+
+    def parser(self) -> StreamParser:
+        """A new parser, for the ids sampled after the prompt."""
+        raise NotImplementedError
