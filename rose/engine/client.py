@@ -6,6 +6,14 @@ from typing import Protocol
 from rose.engine.messages import AddRequest, EngineReady, EngineStats, FinishReason, RequestOutput
 
 
+class RequestOutputs(AsyncIterator[RequestOutput], Protocol):
+    """The outputs of one request as they come."""
+
+    async def aclose(self) -> None:
+        """End the iteration; abort what is unfinished of the request."""
+        ...
+
+
 class EngineClient(Protocol):
     """A running engine, from its caller's side. Implementations live beside the engine; tests use `FakeEngine`.
 
@@ -27,7 +35,7 @@ class EngineClient(Protocol):
         """False once the engine has died or was closed."""
         ...
 
-    def submit(self, request: AddRequest) -> AsyncIterator[RequestOutput]:
+    def submit(self, request: AddRequest) -> RequestOutputs:
         """Send a request and iterate over its outputs, of all `n` completions, until each had its final one.
 
         Refused requests end with `finish_reason="error"`; they do not raise. Raises `EngineDead` when the engine is
