@@ -1,0 +1,1 @@
+"""The weighted sum of each token's expert outputs: contract and backends."""

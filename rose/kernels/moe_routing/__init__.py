@@ -1,0 +1,1 @@
+"""Choosing each token's experts: contract and backends."""

@@ -1,0 +1,88 @@
+"""Attention of a ragged batch over a paged KV cache: causal, grouped heads, optional window, learned sinks.
+
+Request i has query_lens[i] queries, the last of its kv_lens[i] positions. For the query at position p, head h, with
+kv head h // g, g = num_q_heads / num_kv_heads (groups of neighbouring heads share a kv head), over the positions
+P = {j : j <= p, and j > p - sliding_window if there is a window}, which counts the current token:
+
+    s[j] = scale * (query . key[j]);   m = max(sinks[h], max over P of s[j])
+    out  = sum over P of exp(s[j] - m) * value[j]  /  (exp(sinks[h] - m) + sum over P of exp(s[j] - m))
+
+The sink is one more logit without a value: it is in the denominator only, once per query, unscaled. A backend that
+splits the positions starts the running maximum of one part, and only one, at the sink.
+
+query: [num_tokens, num_q_heads, head_dim], rows may be strided; the tokens of request i are rows
+cu_seqlens_q[i] ... cu_seqlens_q[i + 1] - 1. key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_dim],
+contiguous; all three of one dtype, float32, bfloat16 or float16. The batch's own keys and values are already written.
+block_table: [num_requests, max_num_blocks] int32: entry j holds positions j * block_size ... of the request. Entries
+outside every query's P may name any block and are not read. cu_seqlens_q: [num_requests + 1] int32. seq_lens:
+[num_requests] int32. query_lens, kv_lens: the same facts on the host. sinks: [num_q_heads] float32.
+Returns out: [num_tokens, num_q_heads, head_dim] of query's dtype, contiguous. Nothing is written in place.
+Products, exponentials and sums are in float32, rounded once.
+Hardware: any. Source: Kwon et al., arXiv 2309.06180 (paging); Milakov and Gimelshein, arXiv 1805.02867 (the running
+maximum); `sdpa` in openai/gpt-oss, gpt_oss/torch/model.py (sinks and window).
+"""
+
+import torch
+from torch import Tensor
+
+from rose.kernels.contract import FLOATS, require, require_dtype, require_shape, require_unit_stride
+from rose.kernels.paged_attention.reference import paged_attention_reference
+
+_OP = "paged_attention"
+
+
+def paged_attention(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_table: Tensor,
+    *,
+    cu_seqlens_q: Tensor,
+    seq_lens: Tensor,
+    query_lens: tuple[int, ...],
+    kv_lens: tuple[int, ...],
+    sinks: Tensor,
+    scale: float,
+    sliding_window: int | None,
+) -> Tensor:
+    """Attend with every query of the batch; see the module's contract. Raises UnsupportedShape."""
+    require_shape(_OP, "query", query, (None, None, None))
+    num_tokens, num_q_heads, head_dim = query.shape
+    require_shape(_OP, "key_cache", key_cache, (None, None, None, head_dim))
+    _, block_size, num_kv_heads, _ = key_cache.shape
+    require_shape(_OP, "value_cache", value_cache, tuple(key_cache.shape))
+    require(
+        num_q_heads % num_kv_heads == 0, _OP, f"{num_q_heads} query heads do not divide over {num_kv_heads} kv heads"
+    )
+    num_requests = len(query_lens)
+    require_shape(_OP, "block_table", block_table, (num_requests, None))
+    require_shape(_OP, "cu_seqlens_q", cu_seqlens_q, (num_requests + 1,))
+    require_shape(_OP, "seq_lens", seq_lens, (num_requests,))
+    require_shape(_OP, "sinks", sinks, (num_q_heads,))
+    require_dtype(_OP, "query", query, *FLOATS)
+    require_dtype(_OP, "key_cache", key_cache, query.dtype)
+    require_dtype(_OP, "value_cache", value_cache, query.dtype)
+    require_dtype(_OP, "sinks", sinks, torch.float32)
+    for name, tensor in (("block_table", block_table), ("cu_seqlens_q", cu_seqlens_q), ("seq_lens", seq_lens)):
+        require_dtype(_OP, name, tensor, torch.int32)
+    require_unit_stride(_OP, "query", query)
+    contiguous = key_cache.is_contiguous() and value_cache.is_contiguous()
+    require(contiguous, _OP, f"caches must be contiguous, got {key_cache.stride()}, {value_cache.stride()}")
+    require(len(kv_lens) == num_requests, _OP, f"{num_requests} query lengths but {len(kv_lens)} kv lengths")
+    require(sum(query_lens) == num_tokens, _OP, f"query lengths {query_lens} do not add up to {num_tokens} tokens")
+    capacity = block_table.shape[1] * block_size
+    for num_queries, kv_len in zip(query_lens, kv_lens, strict=True):
+        fits = 0 <= num_queries <= kv_len <= capacity
+        require(fits, _OP, f"{num_queries} queries with {kv_len} positions in a block table for {capacity}")
+    require(sliding_window is None or sliding_window > 0, _OP, f"sliding_window must be positive, got {sliding_window}")
+    return paged_attention_reference(
+        query,
+        key_cache,
+        value_cache,
+        block_table,
+        query_lens=query_lens,
+        kv_lens=kv_lens,
+        sinks=sinks,
+        scale=scale,
+        sliding_window=sliding_window,
+    )

@@ -1,0 +1,1 @@
+"""The clamped SwiGLU activation of gpt-oss: contract and backends."""

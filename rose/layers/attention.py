@@ -1,0 +1,43 @@
+"""Attention over the paged KV cache, between the projections."""
+
+import torch
+from torch import Tensor, nn
+
+from rose.kernels.kv_write.op import kv_write_
+from rose.kernels.paged_attention.op import paged_attention
+from rose.layers.forward_batch import AttentionSpec, ForwardBatch
+from rose.layers.parameter import Parameter, ShardSpec, new_parameter
+
+
+class Attention(nn.Module):
+    """Writes the batch's keys and values into its layer's cache, then attends. Scores are scaled by head_dim**-0.5.
+
+    layer_index: which entry of `batch.layers` is this layer's. sinks: [num_q_heads] float32, one logit per head.
+    """
+
+    sinks: Parameter
+
+    def __init__(self, layer_index: int, *, num_q_heads: int, spec: AttentionSpec) -> None:
+        super().__init__()
+        self.layer_index = layer_index
+        self.spec = spec
+        self.scale = spec.head_dim**-0.5
+        self.sinks = new_parameter((num_q_heads,), torch.float32, ShardSpec(dim=0))
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, batch: ForwardBatch) -> Tensor:
+        """Query [num_tokens, num_q_heads, head_dim], key and value with num_kv_heads -> the shape of query."""
+        cache = batch.layers[self.layer_index]
+        kv_write_(key, value, cache.key, cache.value, cache.slot_mapping)
+        return paged_attention(
+            query,
+            cache.key,
+            cache.value,
+            cache.block_table,
+            cu_seqlens_q=batch.cu_seqlens_q,
+            seq_lens=batch.seq_lens,
+            query_lens=batch.query_lens,
+            kv_lens=batch.kv_lens,
+            sinks=self.sinks,
+            scale=self.scale,
+            sliding_window=self.spec.sliding_window,
+        )

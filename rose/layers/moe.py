@@ -1,0 +1,48 @@
+"""A mixture of experts: a router, and experts that are clamped SwiGLU networks with biases."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from rose.kernels.moe_combine.op import moe_combine
+from rose.kernels.moe_routing.op import moe_routing
+from rose.kernels.swiglu.op import swiglu
+from rose.layers.linear import GroupedLinear, Linear
+from rose.layers.quant import QuantMethod, Unquantized
+
+
+@dataclass(frozen=True, slots=True)
+class MoEConfig:
+    """Sizes of the layer, and the constants of its activation (see the `swiglu` op)."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_experts: int
+    experts_per_token: int
+    swiglu_alpha: float
+    swiglu_limit: float
+
+
+class MoE(nn.Module):
+    """Each token goes to the `experts_per_token` experts of largest router logit, weighted by a softmax over these.
+
+    The router is never quantized. Rows of gate_up are interleaved: even rows are the gate, odd rows up.
+    """
+
+    def __init__(self, config: MoEConfig, *, dtype: torch.dtype, expert_quant: QuantMethod) -> None:
+        super().__init__()
+        self.config = config
+        hidden_size, intermediate_size, num_experts = config.hidden_size, config.intermediate_size, config.num_experts
+        self.router = Linear(hidden_size, num_experts, bias=True, dtype=dtype, quant=Unquantized())
+        self.gate_up = GroupedLinear(num_experts, hidden_size, 2 * intermediate_size, dtype=dtype, quant=expert_quant)
+        self.down = GroupedLinear(num_experts, intermediate_size, hidden_size, dtype=dtype, quant=expert_quant)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[num_tokens, hidden_size] -> the same shape."""
+        experts_per_token = self.config.experts_per_token
+        routing = moe_routing(self.router(x), experts_per_token=experts_per_token)
+        rows = x.index_select(0, routing.pair_order // experts_per_token)  # [num_tokens * k, hidden_size]
+        gate_up = self.gate_up(rows, routing.expert_offsets)
+        activated = swiglu(gate_up, alpha=self.config.swiglu_alpha, limit=self.config.swiglu_limit)
+        return moe_combine(self.down(activated, routing.expert_offsets), routing.expert_weights, routing.pair_order)

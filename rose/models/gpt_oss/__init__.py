@@ -1,0 +1,1 @@
+"""OpenAI's gpt-oss: its config, its layers, and the names of its weights."""
