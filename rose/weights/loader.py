@@ -15,8 +15,9 @@ from rose.models.base import CausalLM
 from rose.models.plan import ModelPlan
 from rose.models.registry import plan_model
 from rose.models.weight_map import WeightRule
-from rose.weights.checkpoint import Checkpoint, resolve_checkpoint
+from rose.weights.checkpoint import Checkpoint
 from rose.weights.ledger import find_problems
+from rose.weights.resolve import resolve_checkpoint
 
 logger = get_logger(__name__)
 

@@ -1,0 +1,42 @@
+"""Finding the folder of a checkpoint. No torch here: the server's process needs the tokenizer of a checkpoint only."""
+
+from importlib.resources import files
+from pathlib import Path
+
+from rose.errors import CheckpointError
+
+# Folders of the published repositories that hold the same weights once more, in other layouts.
+_DUPLICATE_FOLDERS = ["original/*", "metal/*"]
+_WANTED_FILES = ["*.safetensors", "*.json", "tokenizer*", "*.jinja"]
+
+
+def resolve_checkpoint(name: str | Path) -> Path:
+    """The local folder of a checkpoint.
+
+    name: a bundled checkpoint (`rose-demo`), else a folder, else a repository of the Hugging Face Hub, as
+    `owner/name`, which is downloaded into its cache or found there. Raises CheckpointError.
+    """
+    bundled = Path(str(files("rose"))) / "assets" / str(name)
+    if "/" not in str(name) and (bundled / "config.json").is_file():
+        return bundled
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise CheckpointError(f"{path} is a file; a checkpoint is a folder with config.json and *.safetensors")
+    if isinstance(name, str) and name.count("/") == 1 and not name.startswith((".", "/", "~")):
+        return _download(name)
+    raise CheckpointError(f"no checkpoint at {path}: not a folder, a bundled name or a Hub repository `owner/name`")
+
+
+def _download(repository: str) -> Path:
+    # Imported here: it is slow, and a local checkpoint does not need it.
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        folder = snapshot_download(repository, allow_patterns=_WANTED_FILES, ignore_patterns=_DUPLICATE_FOLDERS)
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise CheckpointError(f"{repository} is not a local folder and cannot be had from the Hub: {reason}") from error
+    return Path(folder)
