@@ -7,7 +7,12 @@ import cyclopts
 from rose import __version__
 from rose.errors import RoseError
 
-app = cyclopts.App(name="rose", version=__version__, help="Serve OpenAI's gpt-oss models on NVIDIA Hopper GPUs.")
+app = cyclopts.App(
+    name="rose",
+    version=__version__,
+    help="Serve OpenAI's gpt-oss models on NVIDIA Hopper GPUs.",
+    config=cyclopts.config.Env("ROSE_", command=False),
+)
 
 COMMANDS = {
     "serve": "rose.cli.serve:serve",

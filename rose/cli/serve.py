@@ -1,0 +1,153 @@
+"""`rose serve MODEL`: an OpenAI-compatible server in front of an engine process."""
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import re
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from rose.cli.serve_flags import ApiFlags, CompatibleFlags, EngineFlags, ServerFlags
+from rose.errors import ConfigError
+from rose.log import setup_logging
+
+if TYPE_CHECKING:
+    from rose.engine.config import EngineConfig
+    from rose.engine.messages import EngineReady
+    from rose.server.settings import ServerSettings
+
+# The imports inside the functions keep `rose serve --help` quick.
+
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}\Z")
+_TERMINATED = 128 + signal.SIGTERM
+
+
+def serve(
+    model: str,
+    *,
+    server: Annotated[ServerFlags | None, Parameter(name="*")] = None,
+    api: Annotated[ApiFlags | None, Parameter(name="*")] = None,
+    engine: Annotated[EngineFlags | None, Parameter(name="*")] = None,
+    compatible: Annotated[CompatibleFlags | None, Parameter(name="*")] = None,
+) -> None:
+    """Serve MODEL over HTTP: a bundled model, a folder with a checkpoint, or a name on the Hugging Face hub.
+
+    Every flag can also be given in the environment: `--max-model-len` is `ROSE_MAX_MODEL_LEN`.
+    """
+    from uvicorn.loops.auto import auto_loop_factory
+
+    from rose.server.http import bind, log_through
+    from rose.weights.resolve import resolve_checkpoint
+
+    del compatible
+    setup_logging("server")
+    log_through(logging.getLogger("rose").handlers)
+    server = server or ServerFlags()
+    settings = server_settings(model, server, api or ApiFlags())
+    config = engine_config(model, engine or EngineFlags())
+    with contextlib.closing(bind(server.host, server.port, server.uds)) as listener:
+        folder = resolve_checkpoint(model)
+        config = dataclasses.replace(config, model=str(folder))
+        with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
+            try:
+                runner.run(_serve(folder, config, settings, listener, server.shutdown_timeout))
+            except asyncio.CancelledError:
+                sys.exit(_TERMINATED)
+            finally:
+                if server.uds is not None:
+                    server.uds.unlink(missing_ok=True)
+
+
+def server_settings(model: str, server: ServerFlags, api: ApiFlags) -> "ServerSettings":
+    """The frontend's settings. Raises `ConfigError` for a flag that cannot be."""
+    from rose.server.settings import ServerSettings
+
+    if api.current_date not in ("today", "none") and not _DATE.match(api.current_date):
+        raise ConfigError(f"--current-date must be today, none or YYYY-MM-DD, not {api.current_date!r}")
+    return ServerSettings(
+        served_model_names=tuple(api.served_model_name or default_model_names(model)),
+        api_keys=tuple(api.api_key or ()),
+        strict_fields=api.strict_fields,
+        reasoning_field=api.reasoning_field,
+        vllm_metrics=api.vllm_metrics,
+        max_body_bytes=api.max_body_bytes,
+        allowed_origins=tuple(api.allowed_origins or ()),
+        root_path=server.root_path,
+        current_date=None if api.current_date == "none" else api.current_date,
+    )
+
+
+def default_model_names(model: str) -> tuple[str, ...]:
+    """The name as it was given, unless it is a folder, and its last part: `openai/gpt-oss-20b`, `gpt-oss-20b`."""
+    path = Path(model).expanduser()
+    last = path.resolve().name if path.is_dir() else path.name
+    return (last,) if path.is_dir() else tuple(dict.fromkeys((model, last)))
+
+
+def engine_config(model: str, flags: EngineFlags) -> "EngineConfig":
+    """The engine's configuration. Raises `ConfigError` for a value that cannot work."""
+    from rose.engine.config import EngineConfig
+
+    return EngineConfig(
+        model=model,
+        device=flags.device,
+        dtype=flags.dtype,
+        max_model_len=flags.max_model_len,
+        max_num_seqs=flags.max_num_seqs,
+        max_num_batched_tokens=flags.max_num_batched_tokens,
+        block_size=flags.block_size,
+        gpu_memory_utilization=flags.gpu_memory_utilization,
+        enable_prefix_caching=flags.enable_prefix_caching,
+        tensor_parallel_size=flags.tensor_parallel_size,
+        seed=flags.seed,
+    )
+
+
+async def _serve(
+    folder: Path, config: "EngineConfig", settings: "ServerSettings", listener: socket.socket, grace_s: float
+) -> None:
+    from rose.chat.registry import get_format
+    from rose.chat.tokenizer import load_tokenizer
+    from rose.cli.load_progress import load_progress
+    from rose.engine.process_client import ProcessEngineClient
+    from rose.server.app import create_app
+    from rose.server.http import HttpServer
+
+    # Until the web server takes the signal over, SIGTERM ends the loading, and the engine with it, in order.
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+    name = settings.served_model_names[0]
+    tokenizer = load_tokenizer(folder)
+    chat_format = get_format("harmony", tokenizer)
+    with load_progress(name) as on_progress:
+        engine = await ProcessEngineClient.start(config, on_progress)
+    try:
+        server = HttpServer(
+            create_app(engine, chat_format, tokenizer, settings),
+            on_started=lambda: _announce(name, listener, engine.info),
+            on_stopping=engine.close,
+            grace_s=grace_s,
+        )
+        await server.serve(sockets=[listener])
+    finally:
+        await engine.close()
+
+
+def _announce(name: str, listener: socket.socket, info: "EngineReady") -> None:
+    from rose.server.http import address_of
+
+    address = address_of(listener)
+    print(
+        f"rose: serving {name} at {address}{'/v1' if address.startswith('http') else ''} "
+        f"on {info.device} in {info.dtype}, context {info.max_model_len} tokens, "
+        f"KV cache {info.num_blocks * info.block_size} tokens, loaded in {info.load_time_s:.1f} s",
+        flush=True,
+    )

@@ -1,0 +1,122 @@
+"""The routes around the API: health, version, metrics, and the tokenizer."""
+
+import asyncio
+from typing import Annotated, Any
+
+import pydantic
+from fastapi import APIRouter, Request, Response
+from pydantic import Field
+
+from rose import __version__
+from rose.chat.tokenizer import Tokenizer
+from rose.engine.client import EngineClient
+from rose.errors import RequestError
+from rose.server.chat_completions.convert import to_conversation
+from rose.server.chat_completions.schema import ChatCompletionRequest
+from rose.server.errors import ApiError, model_not_found, parse_body
+from rose.server.generation import Generator
+from rose.server.metrics import CONTENT_TYPE, Metrics
+from rose.server.openapi import describe_body
+from rose.server.settings import ServerSettings
+
+TokenId = Annotated[int, Field(ge=0)]
+
+
+class TokenizeRequest(pydantic.BaseModel):
+    """`/tokenize`: a `prompt` of plain text, or the `messages` of a chat with whatever else shapes its prompt."""
+
+    model_config = pydantic.ConfigDict(strict=True, extra="allow", frozen=True)
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Any] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(pydantic.BaseModel):
+    """`/detokenize`: token ids."""
+
+    model_config = pydantic.ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    model: str | None = None
+    tokens: list[TokenId]
+
+
+class Admin:
+    """Answers probes, scrapers and the curious."""
+
+    def __init__(
+        self,
+        *,
+        engine: EngineClient,
+        generator: Generator,
+        tokenizer: Tokenizer,
+        metrics: Metrics,
+        settings: ServerSettings,
+    ) -> None:
+        self._engine = engine
+        self._generator = generator
+        self._tokenizer = tokenizer
+        self._metrics = metrics
+        self._settings = settings
+
+    def router(self) -> APIRouter:
+        """The routes, to be put into an app."""
+        router = APIRouter()
+        for path in ("/health", "/ping"):
+            router.add_api_route(path, self.health, methods=["GET", "HEAD"], response_model=None)
+        router.add_api_route("/ping", self.health, methods=["POST"], response_model=None)
+        router.add_api_route("/version", self.version)
+        router.add_api_route("/metrics", self.show_metrics, methods=["GET", "HEAD"], response_model=None)
+        for path, endpoint, body in (
+            ("/tokenize", self.tokenize, TokenizeRequest),
+            ("/detokenize", self.detokenize, DetokenizeRequest),
+        ):
+            router.add_api_route(path, endpoint, methods=["POST"], openapi_extra=describe_body(body))
+        return router
+
+    async def health(self) -> Response:
+        """200 while the engine lives, else 503."""
+        if not self._engine.is_alive:
+            return ApiError(503, "the engine is not running", code="engine_dead").response()
+        return Response(status_code=200)
+
+    async def version(self) -> dict[str, str]:
+        """The version of `rose`."""
+        return {"version": __version__}
+
+    async def show_metrics(self) -> Response:
+        """The series, in Prometheus's text format."""
+        return Response(self._metrics.exposition(), media_type=CONTENT_TYPE)
+
+    async def tokenize(self, request: Request) -> dict[str, Any]:
+        """The token ids of a text, or of the prompt that a chat makes."""
+        raw = await request.body()
+        body = parse_body(TokenizeRequest, raw)
+        self._check_model(body.model)
+        if (body.prompt is None) == (body.messages is None):
+            raise RequestError("give either prompt or messages", param="prompt", code="invalid_value")
+        if body.prompt is None:
+            chat = parse_body(ChatCompletionRequest, raw)
+            conversation = to_conversation(chat, current_date=self._settings.current_date)
+            ids = await self._generator.render(conversation)
+        else:
+            ids = await asyncio.to_thread(self._tokenizer.encode, body.prompt)
+        strings = [self._tokenizer.decode([i], keep_special=True) for i in ids] if body.return_token_strs else None
+        return {
+            "count": len(ids),
+            "max_model_len": self._engine.info.max_model_len,
+            "tokens": ids,
+            "token_strs": strings,
+        }
+
+    async def detokenize(self, request: Request) -> dict[str, str]:
+        """The text of token ids, control tokens spelled out."""
+        body = parse_body(DetokenizeRequest, await request.body())
+        self._check_model(body.model)
+        return {"prompt": self._tokenizer.decode(body.tokens, keep_special=True)}
+
+    def _check_model(self, name: str | None) -> None:
+        if name is not None and name not in self._settings.served_model_names:
+            raise model_not_found(name, self._settings.served_model_names)

@@ -1,0 +1,57 @@
+"""The web application: which routes there are and what is around them."""
+
+from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+
+from rose import __version__
+from rose.chat.format import ChatFormat
+from rose.chat.tokenizer import Tokenizer
+from rose.engine.client import EngineClient
+from rose.server.admin import Admin
+from rose.server.chat_completions.fields import IGNORED_FIELDS_HEADER
+from rose.server.chat_completions.handler import ChatCompletions
+from rose.server.errors import add_error_handlers
+from rose.server.generation import Generator
+from rose.server.metrics import Metrics
+from rose.server.middleware import REQUEST_ID_HEADER, ApiKeys, BodyLimit, RequestContext
+from rose.server.models import Models
+from rose.server.openapi import collect_definitions
+from rose.server.settings import ServerSettings
+
+
+def create_app(
+    engine: EngineClient, chat_format: ChatFormat, tokenizer: Tokenizer, settings: ServerSettings
+) -> FastAPI:
+    """The application in front of a running engine. It does not close the engine."""
+    metrics = Metrics(engine, settings.served_model_names[0], vllm_names=settings.vllm_metrics)
+    generator = Generator(engine, chat_format, metrics)
+    app = FastAPI(title="rose", version=__version__, root_path=settings.root_path, redoc_url=None)
+    add_error_handlers(app)
+
+    chat_completions = ChatCompletions(
+        generator=generator,
+        tokenizer=tokenizer,
+        metrics=metrics,
+        settings=settings,
+        system_fingerprint=f"rose-{__version__}-{engine.info.dtype}",
+    )
+    admin = Admin(engine=engine, generator=generator, tokenizer=tokenizer, metrics=metrics, settings=settings)
+    models = Models(settings.served_model_names, engine.info.max_model_len)
+    for part in (chat_completions, models, admin):
+        app.include_router(part.router())
+    collect_definitions(app)
+
+    # The one added last runs first: an id for every answer, then CORS, the key, and only then a look at the body.
+    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
+    if settings.api_keys:
+        app.add_middleware(ApiKeys, api_keys=settings.api_keys)
+    if settings.allowed_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.allowed_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=[REQUEST_ID_HEADER, IGNORED_FIELDS_HEADER],
+        )
+    app.add_middleware(RequestContext)
+    return app

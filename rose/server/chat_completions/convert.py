@@ -1,0 +1,186 @@
+"""From the request body to what the generator takes: meanings, defaults, and refusals that name their field."""
+
+import datetime
+from collections.abc import Sequence
+from typing import Any
+
+from rose.chat.conversation import Conversation, FunctionTool, Message, ReasoningEffort, ToolCall
+from rose.engine.sampling_params import SamplingParams
+from rose.errors import RequestError
+from rose.server.chat_completions.schema import ChatCompletionRequest, ChatMessage, ContentPart, Tool
+from rose.server.errors import unsupported
+from rose.server.generation import MAX_STOP_STRINGS, GenerationRequest
+
+_EFFORTS: dict[str, ReasoningEffort] = {
+    "none": "low",
+    "minimal": "low",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "xhigh": "high",
+}
+_TEXT_PARTS = ("text", "input_text", "output_text")
+_TEMPLATE_KWARGS = ("reasoning_effort", "model_identity")
+
+
+def to_generation_request(body: ChatCompletionRequest, *, current_date: str | None) -> GenerationRequest:
+    """The request that `body` asks for. Raises `RequestError` for what cannot be honoured."""
+    return GenerationRequest(
+        conversation=to_conversation(body, current_date=current_date),
+        sampling_params=_sampling_params(body),
+        stop=_stop_strings(body),
+    )
+
+
+def to_conversation(body: ChatCompletionRequest, *, current_date: str | None) -> Conversation:
+    """The chat of `body`. current_date: as in `ServerSettings`."""
+    if not body.messages:
+        raise RequestError("messages must not be empty", param="messages", code="invalid_value")
+    _check_response_format(body)
+    template_kwargs = body.chat_template_kwargs or {}
+    return Conversation(
+        messages=tuple(_message(message, f"messages[{i}]") for i, message in enumerate(body.messages)),
+        tools=_tools(body),
+        reasoning_effort=_effort(body, template_kwargs),
+        current_date=datetime.date.today().isoformat() if current_date == "today" else current_date,
+        model_identity=_text_kwarg(template_kwargs, "model_identity"),
+    )
+
+
+def unknown_template_kwargs(body: ChatCompletionRequest) -> list[str]:
+    """Names inside `chat_template_kwargs` that mean nothing here."""
+    return [f"chat_template_kwargs.{name}" for name in body.chat_template_kwargs or {} if name not in _TEMPLATE_KWARGS]
+
+
+def as_client_named_it(error: RequestError, body: ChatCompletionRequest) -> RequestError:
+    """The error with the name that this API, or this client, has for the parameter at fault."""
+    param = error.param
+    if param == "logprobs":
+        param = "top_logprobs"
+    elif param == "max_tokens" and body.max_completion_tokens is not None:
+        param = "max_completion_tokens"
+    if param == error.param:
+        return error
+    return RequestError(error.message, param=param, code=error.code)
+
+
+def _message(message: ChatMessage, path: str) -> Message:
+    return Message(
+        role=message.role,
+        content=_text(message.content, f"{path}.content"),
+        reasoning=message.reasoning or message.reasoning_content,
+        tool_calls=tuple(
+            ToolCall(call.id, call.function.name, call.function.arguments) for call in message.tool_calls or ()
+        ),
+        tool_call_id=message.tool_call_id,
+        name=message.name,
+    )
+
+
+def _text(content: str | Sequence[ContentPart] | None, path: str) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts = []
+    for i, part in enumerate(content):
+        if part.type in _TEXT_PARTS:
+            if part.text is None:
+                raise RequestError("a text part needs a text", param=f"{path}[{i}].text", code="invalid_value")
+            texts.append(part.text)
+        elif part.type == "refusal":
+            texts.append(part.refusal or "")
+        else:
+            raise unsupported(f"{path}[{i}].type", f"content parts of type {part.type!r} are not supported, only text")
+    return "".join(texts)
+
+
+def _tools(body: ChatCompletionRequest) -> tuple[FunctionTool, ...]:
+    tools = tuple(_tool(tool, f"tools[{i}]") for i, tool in enumerate(body.tools or ()))
+    choice = body.tool_choice
+    if choice is None or choice == "auto":
+        return tools
+    if choice == "none":
+        return ()  # what the model is not told of, it does not call
+    if choice == "required" or not isinstance(choice, str):
+        raise unsupported("tool_choice", "a forced tool_choice is not supported yet; use auto or none")
+    raise RequestError(
+        f"tool_choice must be none, auto, required or a named function, not {choice!r}",
+        param="tool_choice",
+        code="invalid_value",
+    )
+
+
+def _tool(tool: Tool, path: str) -> FunctionTool:
+    if tool.type != "function":
+        raise unsupported(f"{path}.type", f"tools of type {tool.type!r} are not supported, only functions")
+    if tool.function is None:
+        raise RequestError(f"{path}.function is missing", param=f"{path}.function", code="missing_required_parameter")
+    return FunctionTool(tool.function.name, tool.function.description, tool.function.parameters)
+
+
+def _effort(body: ChatCompletionRequest, template_kwargs: dict[str, Any]) -> ReasoningEffort:
+    given, param = body.reasoning_effort, "reasoning_effort"
+    if given is None:
+        given, param = _text_kwarg(template_kwargs, "reasoning_effort"), "chat_template_kwargs.reasoning_effort"
+    if given is None:
+        return "medium"
+    if given not in _EFFORTS:
+        raise RequestError(
+            f"{param} must be one of {', '.join(_EFFORTS)}, not {given!r}", param=param, code="invalid_value"
+        )
+    return _EFFORTS[given]
+
+
+def _text_kwarg(template_kwargs: dict[str, Any], name: str) -> str | None:
+    value = template_kwargs.get(name)
+    if value is not None and not isinstance(value, str):
+        param = f"chat_template_kwargs.{name}"
+        raise RequestError(f"{param} must be a string", param=param, code="invalid_type")
+    return value
+
+
+def _check_response_format(body: ChatCompletionRequest) -> None:
+    wanted = body.response_format
+    if wanted is None or wanted.type == "text":
+        return
+    if wanted.type in ("json_object", "json_schema"):
+        raise unsupported("response_format", f"response_format {wanted.type} is not supported yet")
+    raise RequestError(
+        f"response_format.type must be text, json_object or json_schema, not {wanted.type!r}",
+        param="response_format.type",
+        code="invalid_value",
+    )
+
+
+def _sampling_params(body: ChatCompletionRequest) -> SamplingParams:
+    if body.top_logprobs is not None and not body.logprobs:
+        raise RequestError("top_logprobs needs logprobs to be true", param="top_logprobs", code="invalid_value")
+    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    given: dict[str, Any] = {
+        "n": body.n,
+        "max_tokens": max_tokens,
+        "min_tokens": body.min_tokens,
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "top_k": None if body.top_k == -1 else body.top_k,  # -1 is how some clients spell "off"
+        "min_p": body.min_p,
+        "presence_penalty": body.presence_penalty,
+        "frequency_penalty": body.frequency_penalty,
+        "repetition_penalty": body.repetition_penalty,
+        "logit_bias": body.logit_bias or None,
+        "seed": body.seed,
+        "stop_token_ids": None if body.stop_token_ids is None else tuple(body.stop_token_ids),
+        "ignore_eos": body.ignore_eos,
+        "logprobs": (body.top_logprobs or 0) if body.logprobs else None,
+    }
+    params = SamplingParams(**{name: value for name, value in given.items() if value is not None})
+    params.validate()
+    return params
+
+
+def _stop_strings(body: ChatCompletionRequest) -> tuple[str, ...]:
+    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    if len(stop) > MAX_STOP_STRINGS:
+        raise RequestError(f"stop may have {MAX_STOP_STRINGS} strings, not {len(stop)}", param="stop")
+    if "" in stop:
+        raise RequestError("a stop string must not be empty", param="stop", code="invalid_value")
+    return stop

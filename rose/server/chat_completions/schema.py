@@ -1,0 +1,162 @@
+"""The request body of `/v1/chat/completions`: the shape of the fields that are honoured.
+
+Types are strict (`"stream": "true"` is an error) and null means absent. What values mean is decided in `convert`, and
+what becomes of all other fields in `fields`.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Tag
+
+
+def _text_or_list(value: Any) -> str | None:
+    return "<text>" if isinstance(value, str) else "<list>" if isinstance(value, list) else None
+
+
+def _text_or_object(value: Any) -> str | None:
+    return "<text>" if isinstance(value, str) else "<object>" if isinstance(value, (dict, BaseModel)) else None
+
+
+class _Part(BaseModel):
+    """Base of what stands inside the body. Fields that are not known there are of no consequence."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+
+class ContentPart(_Part):
+    """A part of a message's content. Only text is served; the others are refused by their type."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+# The tags stand in angle brackets so that an error's location can leave them out.
+Content = Annotated[
+    Annotated[str, Tag("<text>")] | Annotated[list[ContentPart], Tag("<list>")],
+    Discriminator(
+        _text_or_list,
+        custom_error_type="content_type",
+        custom_error_message="Input should be a string or a list of content parts",
+    ),
+]
+
+
+class FunctionCall(_Part):
+    """The function and arguments of a call that the assistant made."""
+
+    name: str
+    arguments: str = ""
+
+
+class AssistantToolCall(_Part):
+    """A call in an assistant message's `tool_calls`."""
+
+    id: str = ""
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class ChatMessage(_Part):
+    """A message of any role. An assistant message may bring its reasoning back under either name."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Content | None = None
+    name: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[AssistantToolCall] | None = None
+    tool_call_id: str | None = None
+
+
+class FunctionDefinition(_Part):
+    """A function that the model may call. `strict` is accepted; arguments are not constrained to the schema yet."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(_Part):
+    """An entry of `tools`."""
+
+    type: str
+    function: FunctionDefinition | None = None
+
+
+class NamedToolChoice(_Part):
+    """A `tool_choice` that is an object."""
+
+    type: str
+
+
+ToolChoice = Annotated[
+    Annotated[str, Tag("<text>")] | Annotated[NamedToolChoice, Tag("<object>")],
+    Discriminator(
+        _text_or_object,
+        custom_error_type="tool_choice_type",
+        custom_error_message="Input should be a string or an object with a type",
+    ),
+]
+
+Stop = Annotated[
+    Annotated[str, Tag("<text>")] | Annotated[list[str], Tag("<list>")],
+    Discriminator(
+        _text_or_list,
+        custom_error_type="stop_type",
+        custom_error_message="Input should be a string or a list of strings",
+    ),
+]
+
+
+class ResponseFormat(_Part):
+    """The wished form of the content."""
+
+    type: str
+
+
+class StreamOptions(_Part):
+    """What a stream carries besides the answer."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class ChatCompletionRequest(BaseModel):
+    """The whole body."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True, json_schema_extra={"additionalProperties": True})
+
+    messages: list[ChatMessage]
+    model: str | None = None
+
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    reasoning_effort: str | None = None
+    include_reasoning: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    response_format: ResponseFormat | None = None
+
+    n: int | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    min_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+    seed: int | None = None
+    stop: Stop | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    return_token_ids: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    request_id: str | None = None

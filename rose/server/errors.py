@@ -1,0 +1,155 @@
+"""Every error the server answers with, in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`.
+
+`code` is a short string or null as in OpenAI's API, never the HTTP number.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import pydantic
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+
+from rose.errors import EngineDead, RequestError
+from rose.log import get_logger
+
+logger = get_logger(__name__)
+
+Model = TypeVar("Model", bound=pydantic.BaseModel)
+
+_STATUS_TYPES = {429: "rate_limit_exceeded"}
+
+
+class ErrorObject(msgspec.Struct, frozen=True, kw_only=True):
+    """The inside of an error body."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
+    """An error body, and the data of an error event inside a stream."""
+
+    error: ErrorObject
+
+
+class ApiError(Exception):
+    """An error with its HTTP status, ready to be sent."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.headers = headers
+
+    def body(self) -> bytes:
+        """The JSON to send."""
+        kind = _STATUS_TYPES.get(self.status) or ("server_error" if self.status >= 500 else "invalid_request_error")
+        error = ErrorObject(message=self.message, type=kind, param=self.param, code=self.code)
+        return msgspec.json.encode(ErrorBody(error=error))
+
+    def response(self) -> Response:
+        """The whole HTTP answer."""
+        return Response(self.body(), self.status, self.headers, media_type="application/json")
+
+
+def to_api_error(error: BaseException) -> ApiError:
+    """What the client is told about `error`. What is not meant for it is logged, and told as a plain 500."""
+    match error:
+        case ApiError():
+            return error
+        case RequestError():
+            return ApiError(400, error.message, param=error.param, code=error.code)
+        case EngineDead():
+            logger.error("the engine is gone: %s", error)
+            return ApiError(503, "the engine is not running", code="engine_dead")
+        case HTTPException():
+            code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+            return ApiError(error.status_code, str(error.detail), code=code, headers=dict(error.headers or {}))
+        case _:
+            logger.log(logging.ERROR, "a request failed inside the server", exc_info=error)
+            return ApiError(500, "an internal error occurred; the server's log has the details", code="internal_error")
+
+
+def unsupported(param: str, message: str) -> RequestError:
+    """The refusal of a field that is understood and cannot be honoured."""
+    return RequestError(message, param=param, code="unsupported_parameter")
+
+
+def model_not_found(name: str, served: Sequence[str]) -> ApiError:
+    """The answer to a model name that is not served here."""
+    return ApiError(
+        404,
+        f"the model {name!r} is not served here; there is {', '.join(map(repr, served))}",
+        param="model",
+        code="model_not_found",
+    )
+
+
+def parse_body(model: type[Model], body: bytes) -> Model:
+    """The validated body, or a `RequestError` that tells every fault in it and names the first one's field."""
+    try:
+        return model.model_validate_json(body)
+    except pydantic.ValidationError as error:
+        raise _request_error(error) from None
+
+
+def _request_error(error: pydantic.ValidationError) -> RequestError:
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    first = faults[0]
+    if first["type"] == "json_invalid":
+        return RequestError(f"the body is not valid JSON: {first['msg']}", code="invalid_json")
+    if not first["loc"]:
+        return RequestError("the body must be a JSON object", code="invalid_type")
+    text = "; ".join(f"{field_path(fault['loc'])}: {fault['msg']}" for fault in faults[:16])
+    if len(faults) > 16:
+        text += f"; and {len(faults) - 16} more"
+    return RequestError(text, param=field_path(first["loc"]), code=_fault_code(first["type"]))
+
+
+def field_path(loc: Sequence[str | int]) -> str:
+    """A pydantic location as OpenAI writes it: `messages[0].content`. Tags in angle brackets name no field."""
+    path = ""
+    for part in loc:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part.startswith("<"):
+            continue
+        elif part == "[key]":
+            path += part
+        else:
+            path += f".{part}" if path else part
+    return path
+
+
+def _fault_code(pydantic_type: str) -> str:
+    if pydantic_type == "missing":
+        return "missing_required_parameter"
+    if pydantic_type.endswith(("_type", "_parsing", "_from_float")):
+        return "invalid_type"
+    return "invalid_value"
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Answer everything that goes wrong inside a route in the one shape."""
+
+    async def answer(_request: Request, error: Exception) -> Response:
+        return to_api_error(error).response()
+
+    kinds: tuple[Any, ...] = (ApiError, RequestError, EngineDead, HTTPException)
+    for kind in kinds:
+        app.add_exception_handler(kind, answer)

@@ -1,0 +1,222 @@
+"""The one path from a conversation to an answer, for every API, streamed or not.
+
+A `Conversation` is rendered to prompt ids and submitted; the engine's outputs become `CompletionDelta`s. An API's own
+code turns its request into a `GenerationRequest` and the deltas into its answer, and needs nothing else.
+"""
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass
+
+import msgspec
+
+from rose.chat.conversation import Conversation
+from rose.chat.events import Finished
+from rose.chat.format import ChatFormat
+from rose.engine.client import EngineClient, RequestOutputs
+from rose.engine.messages import AddRequest, RequestFailure, RequestOutput
+from rose.engine.sampling_params import SamplingParams
+from rose.errors import ContextLengthExceeded, EngineDead, RequestError
+from rose.server.completion import Completion, CompletionDelta
+from rose.server.errors import ApiError
+from rose.server.metrics import Metrics, RequestRecord
+
+MAX_STOP_STRINGS = 32
+
+_ENGINE_FAULTS = frozenset({"model_error"})  # failures of a request that its client cannot help
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """What to generate.
+
+    sampling_params: as the client wants them; its stop ids are only its own, the format's are added here. stop: stop
+    strings, cut from the content together with what follows.
+    """
+
+    conversation: Conversation
+    sampling_params: SamplingParams
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Usage:
+    """Token counts of a request so far, all its completions together."""
+
+    num_prompt_tokens: int
+    num_cached_tokens: int = 0
+    num_completion_tokens: int = 0
+    num_reasoning_tokens: int = 0
+
+
+class Generation:
+    """A request that the engine has taken: iterate over `deltas()` once, and `close()` in the end."""
+
+    def __init__(
+        self,
+        *,
+        engine: EngineClient,
+        request: AddRequest,
+        outputs: RequestOutputs,
+        completions: list[Completion],
+        record: RequestRecord,
+    ) -> None:
+        self.prompt_token_ids = request.prompt_token_ids
+        self.usage = Usage(len(request.prompt_token_ids))
+        self._engine = engine
+        self._request_id = request.request_id
+        self._outputs = outputs
+        self._completions = completions
+        self._record = record
+        self._first: asyncio.Task[RequestOutput] | None = None
+        self._is_closed = False
+
+    async def wait_for_first_output(self, timeout_s: float | None) -> None:
+        """Wait until the engine has answered at all, but no longer than `timeout_s`; raise its refusal if it is one.
+
+        Afterwards an HTTP status can be sent without having to be taken back.
+        """
+        self._first = asyncio.create_task(_next(self._outputs))
+        try:
+            await asyncio.wait({self._first}, timeout=timeout_s)
+            if self._first.done():
+                _raise_failure(self._first.result())
+        except BaseException as error:
+            await self.close(error)
+            raise
+
+    async def deltas(self) -> AsyncGenerator[CompletionDelta, None]:
+        """What the completions bring, in order of arrival, until each is finished.
+
+        Raises `RequestError` if the engine gives the request up, `EngineDead` if the engine is gone.
+        """
+        cause: BaseException | None = None
+        try:
+            async for output in self._all_outputs():
+                _raise_failure(output)
+                delta = self._take(output)
+                if delta is not None:
+                    yield delta
+                if self._is_finished():
+                    return
+            raise EngineDead("the engine's outputs ended before the request was finished")
+        except BaseException as error:
+            cause = error
+            raise
+        finally:
+            await self.close(cause)
+
+    async def close(self, cause: BaseException | None = None) -> None:
+        """Release the request, aborting what is unfinished of it. Harmless when closed or finished already."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if not self._is_finished():
+            self._record.on_end("error" if isinstance(cause, Exception) else "abort")
+        if self._first is not None and not self._first.done():
+            self._first.cancel()
+            await asyncio.wait({self._first})
+        await self._outputs.aclose()
+
+    def _is_finished(self) -> bool:
+        return all(completion.is_finished for completion in self._completions)
+
+    async def _all_outputs(self) -> AsyncIterator[RequestOutput]:
+        if self._first is not None:
+            yield await self._first
+        async for output in self._outputs:
+            yield output
+
+    def _take(self, output: RequestOutput) -> CompletionDelta | None:
+        completion = self._completions[output.index]
+        if completion.is_finished:
+            return None
+        delta = completion.push(output)
+        self._record.on_output(output.index, len(output.token_ids))
+        self.usage.num_cached_tokens = max(self.usage.num_cached_tokens, output.num_cached_tokens)
+        self.usage.num_completion_tokens = sum(each.num_tokens for each in self._completions)
+        self.usage.num_reasoning_tokens = sum(each.num_reasoning_tokens for each in self._completions)
+        if delta is not None and isinstance(finished := delta.events[-1], Finished):
+            self._record.on_finish(completion.index, finished)
+            if completion.found_stop_string:
+                self._engine.abort(self._request_id, index=completion.index, finish_reason="stop")
+            if finished.reason == "abort":
+                raise ApiError(503, "the server ended the request before it was finished", code="aborted")
+        return delta
+
+
+class Generator:
+    """Starts generations on one engine with one chat format."""
+
+    def __init__(self, engine: EngineClient, chat_format: ChatFormat, metrics: Metrics) -> None:
+        self._engine = engine
+        self._format = chat_format
+        self._metrics = metrics
+
+    async def render(self, conversation: Conversation) -> list[int]:
+        """The prompt's ids. In a thread, for a long text takes a while and the other streams must go on."""
+        return await asyncio.to_thread(self._format.render, conversation)
+
+    async def start(self, request: GenerationRequest, *, first_output_wait_s: float | None = None) -> Generation:
+        """Render and submit a request, and wait for its first output, by default as long as it takes.
+
+        Raises `RequestError` if the request is refused, here or by the engine, and `EngineDead`.
+        """
+        record = self._metrics.begin_request(request.sampling_params.n)
+        params = request.sampling_params
+        params.validate()
+        if not self._engine.is_alive:
+            raise EngineDead("the engine is not running")
+        prompt_token_ids = await self.render(request.conversation)
+        self._check_length(prompt_token_ids)
+        record.on_submit(len(prompt_token_ids))
+        added = AddRequest(
+            request_id=uuid.uuid4().hex,
+            prompt_token_ids=prompt_token_ids,
+            sampling_params=_with_format_stops(params, self._format),
+        )
+        completions = [
+            Completion(index, self._format.parser(), request.stop, params.stop_token_ids) for index in range(params.n)
+        ]
+        generation = Generation(
+            engine=self._engine,
+            request=added,
+            outputs=self._engine.submit(added),
+            completions=completions,
+            record=record,
+        )
+        await generation.wait_for_first_output(first_output_wait_s)
+        return generation
+
+    def _check_length(self, prompt_token_ids: list[int]) -> None:
+        """Refuse here what the engine would refuse too, before megabytes of ids cross to it."""
+        num_prompt, limit = len(prompt_token_ids), self._engine.info.max_model_len
+        if num_prompt >= limit:
+            raise ContextLengthExceeded(
+                f"the prompt has {num_prompt} tokens, but the model's context is {limit} tokens, "
+                "of which the answer needs at least one"
+            )
+
+
+def _with_format_stops(params: SamplingParams, chat_format: ChatFormat) -> SamplingParams:
+    """The client's parameters with the format's stop ids, which `ignore_eos` switches off like all others."""
+    merged = dict.fromkeys((*chat_format.stop_token_ids, *params.stop_token_ids))
+    return msgspec.structs.replace(params, stop_token_ids=tuple(merged))
+
+
+def _raise_failure(output: RequestOutput) -> None:
+    if output.finish_reason != "error":
+        return
+    failure = output.error or RequestFailure(message="the engine gave the request up")
+    if failure.code in _ENGINE_FAULTS:
+        raise ApiError(500, failure.message, code=failure.code)
+    raise RequestError(failure.message, param=failure.param, code=failure.code)
+
+
+async def _next(outputs: AsyncIterator[RequestOutput]) -> RequestOutput:
+    try:
+        return await anext(outputs)
+    except StopAsyncIteration:
+        # A task cannot carry `StopAsyncIteration`'s like safely, and an engine owes every request an output.
+        raise EngineDead("the engine gave no output for a request") from None

@@ -1,0 +1,128 @@
+"""The socket to listen on, and the web server that runs the application on it."""
+
+import asyncio
+import errno
+import logging
+import socket
+import stat
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from rose.errors import ConfigError
+
+
+def bind(host: str, port: int, uds: Path | None = None) -> socket.socket:
+    """A socket bound to the address and not yet listening: an address in use is known before a model is loaded.
+
+    Raises `ConfigError` if the address cannot be had.
+    """
+    try:
+        return _bind_path(uds) if uds is not None else _bind_address(host, port)
+    except OSError as error:
+        place = str(uds) if uds is not None else f"{host}:{port}"
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(f"{place} is in use by another program; choose another with --port or --uds") from None
+        raise ConfigError(f"cannot listen on {place}: {error.strerror or error}") from None
+
+
+def address_of(listener: socket.socket) -> str:
+    """Where clients reach the socket: a URL, or a path for a Unix socket."""
+    name = listener.getsockname()
+    if listener.family == socket.AF_UNIX:
+        return f"unix:{name}"
+    host, port = name[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{host}:{port}"
+
+
+class HttpServer(uvicorn.Server):
+    """Serves an app on a bound socket until a signal, then lets open requests end and calls `on_stopping`.
+
+    on_stopping: called `grace_s` after a signal, or earlier if no request is open any more. It must make whatever
+    requests are left end. A second signal waits for nothing.
+    """
+
+    def __init__(
+        self,
+        app: FastAPI,
+        *,
+        on_started: Callable[[], None],
+        on_stopping: Callable[[], Awaitable[None]],
+        grace_s: float,
+    ) -> None:
+        super().__init__(
+            uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=round(grace_s + 10))
+        )
+        self._on_started = on_started
+        self._on_stopping = on_stopping
+        self._grace_s = grace_s
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen."""
+        await super().startup(sockets=sockets)
+        if self.started:
+            self._on_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more connections, and come to an end with the open ones."""
+        ending = asyncio.create_task(self._end_open_requests())
+        try:
+            await super().shutdown(sockets=sockets)
+        finally:
+            ending.cancel()
+            await asyncio.wait({ending})
+            await self._on_stopping()
+
+    async def _end_open_requests(self) -> None:
+        await asyncio.sleep(self._grace_s)
+        await self._on_stopping()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """React to SIGINT or SIGTERM. Unlike the method it replaces it does not raise the signal again at the end."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+def log_through(handlers: list[logging.Handler]) -> None:
+    """Send the web server's warnings and errors to these handlers."""
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio"):
+        logger = logging.getLogger(name)
+        logger.handlers[:] = handlers if name in ("uvicorn", "asyncio") else []
+        logger.setLevel(logging.WARNING)
+        logger.propagate = name not in ("uvicorn", "asyncio")
+
+
+def _bind_address(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        # Without this a port stays taken for a minute after a server ends. A living listener still holds it.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _bind_path(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.exists() and stat.S_ISSOCK(path.stat().st_mode) and not _answers(path):
+            path.unlink()  # left behind by a server that was killed
+        listener.bind(str(path))
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        return probe.connect_ex(str(path)) == 0
