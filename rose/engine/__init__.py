@@ -1,1 +1,1 @@
-"""Token ids in, token ids out."""
+"""The engine: token ids in, token ids out."""

@@ -1,8 +1,8 @@
 """The typed messages between a frontend and an engine: the same in one process and over a socket.
 
-A frontend sends `AddRequest` and `Abort`; the engine answers with `EngineReady` once, then `EngineOutputs`, and
-`EngineDied` if it must give up. Every added request gets exactly one output with a `finish_reason` for each of its
-`n` completions, whatever happens to it.
+A frontend sends `AddRequest`, `Abort` and `Shutdown`; the engine answers with `LoadProgress` while it loads,
+`EngineReady` once, then `EngineOutputs`, and `EngineDied` if it must give up. Every added request gets exactly one
+output with a `finish_reason` for each of its `n` completions, unless the engine dies.
 """
 
 from typing import Literal
@@ -87,6 +87,13 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     num_scheduled_tokens: int = 0
 
 
+class LoadProgress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
+    """How far loading the model has come, in bytes of weights."""
+
+    done_bytes: int
+    total_bytes: int
+
+
 class EngineReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     """The engine is up. max_model_len: tokens of prompt and output together that one request may have."""
 
@@ -110,12 +117,14 @@ class EngineOutputs(msgspec.Struct, frozen=True, kw_only=True, tag="outputs"):
 class EngineDied(msgspec.Struct, frozen=True, kw_only=True, tag="died"):
     """The engine cannot go on, or could not start.
 
-    is_user_error: the text is meant for the user as it is (a bad option, a damaged checkpoint).
+    is_user_error: the text is meant for the user as it is (a bad option, a damaged checkpoint); `error_type` then
+    names its class in `rose.errors`.
     """
 
     message: str
     is_user_error: bool = False
+    error_type: str = "EngineDead"
 
 
 ToEngine = AddRequest | Abort | Shutdown
-FromEngine = EngineReady | EngineOutputs | EngineDied
+FromEngine = LoadProgress | EngineReady | EngineOutputs | EngineDied

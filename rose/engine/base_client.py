@@ -1,0 +1,103 @@
+"""What the clients have in common: streams, and the reaction to each of the engine's messages."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from rose import errors
+from rose.engine.messages import (
+    Abort,
+    AddRequest,
+    EngineDied,
+    EngineOutputs,
+    EngineReady,
+    EngineStats,
+    FinishReason,
+    FromEngine,
+    LoadProgress,
+    ToEngine,
+)
+from rose.engine.output_stream import OutputStream, StreamTable
+from rose.errors import EngineDead, RoseError
+
+OnProgress = Callable[[LoadProgress], None]
+
+
+class BaseClient(ABC):
+    """An `EngineClient` but for the transport. All methods run on one event loop."""
+
+    def __init__(self) -> None:
+        self._streams = StreamTable()
+        self._info: EngineReady | None = None
+        self._stats = EngineStats()
+        self._end: str | None = None  # why the engine is gone
+
+    @property
+    def info(self) -> EngineReady:
+        """Facts about the engine, known from its start."""
+        if self._info is None:
+            raise EngineDead("the engine has not started")
+        return self._info
+
+    @property
+    def stats(self) -> EngineStats:
+        """The engine's newest stats."""
+        return self._stats
+
+    @property
+    def is_alive(self) -> bool:
+        """False once the engine has died or was closed."""
+        return self._end is None
+
+    def submit(self, request: AddRequest) -> OutputStream:
+        """Send a request now and iterate over its outputs; see `EngineClient`."""
+        if self._end is not None:
+            raise EngineDead(self._end)
+        stream = self._streams.open(request, lambda: self.abort(request.request_id))
+        self._send(request)
+        return stream
+
+    def abort(self, request_id: str, *, index: int | None = None, finish_reason: FinishReason = "abort") -> None:
+        """End a request, or one of its completions. The final output still arrives."""
+        if self._end is None and request_id in self._streams:
+            self._send(Abort(request_id=request_id, index=index, finish_reason=finish_reason))
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End the engine and release what it holds. Calling it twice is harmless."""
+
+    @abstractmethod
+    def _send(self, message: ToEngine) -> None:
+        """Pass a message to the engine, without waiting."""
+
+    def _receive(self, message: FromEngine) -> None:
+        """React to a message of a running engine."""
+        match message:
+            case EngineOutputs():
+                self._stats = message.stats
+                self._streams.dispatch(message.outputs)
+            case EngineDied():
+                self._die(message.message)
+            case _:
+                pass
+
+    def _die(self, message: str) -> None:
+        """The engine is gone: fail what is open, and refuse what comes. The first reason given is kept."""
+        if self._end is None:
+            self._end = message
+        self._streams.fail(self._end)
+
+
+def load_error(died: EngineDied) -> RoseError:
+    """The exception for an engine that could not start: the user's own mistake as what it is, else `EngineDead`."""
+    if died.is_user_error:
+        kind = getattr(errors, died.error_type, None)
+        if isinstance(kind, type) and issubclass(kind, RoseError):
+            return kind(died.message)
+    return EngineDead(died.message)
+
+
+def died_of(error: Exception) -> EngineDied:
+    """The message for an engine that could not start because of `error`: `load_error` is the way back."""
+    if isinstance(error, errors.ConfigError | errors.CheckpointError):
+        return EngineDied(message=str(error), is_user_error=True, error_type=type(error).__name__)
+    return EngineDied(message=f"the engine could not start: {type(error).__name__}: {error}")

@@ -1,0 +1,107 @@
+"""The engine's configuration, checked when it is made.
+
+`auto` and None mean that the engine chooses. It does so once, when the model is loaded, and keeps the choice in a new
+`EngineConfig` (`resolved`), so that no other code asks what `auto` means.
+"""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+
+from rose.errors import ConfigError
+
+DEVICES = ("auto", "cpu", "cuda")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineConfig:
+    """How to run one engine. Raises `ConfigError` for a value or combination that cannot work.
+
+    model: a bundled name, a folder or a hub id. device: `auto`, `cpu`, `cuda` or `cuda:<n>`. dtype: of activations and
+    KV cache; `auto` is float32 on a CPU and bfloat16 on a GPU.
+    max_model_len: tokens of prompt and output together that one request may have; None is as many as the model and the
+    memory allow. max_num_seqs: requests that run at once. max_num_batched_tokens: tokens computed in one step; a
+    longer prompt takes several steps.
+    block_size: tokens in one KV block. gpu_memory_utilization: share of a GPU's memory for weights, activations and KV
+    cache together. kv_cache_bytes or num_blocks: the KV cache's size, instead of what the memory suggests.
+    seed: of the random numbers that requests without a seed of their own are given; None draws one.
+    load_format: `auto` reads the checkpoint; `package.module:function` calls a loader of your own with the arguments
+    of `rose.weights.loader.load_model`.
+    """
+
+    model: str
+    device: str = "auto"
+    dtype: str = "auto"
+    max_model_len: int | None = None
+    max_num_seqs: int = 128
+    max_num_batched_tokens: int = 4096
+    block_size: int = 16
+    gpu_memory_utilization: float = 0.9
+    kv_cache_bytes: int | None = None
+    num_blocks: int | None = None
+    enable_prefix_caching: bool = True
+    tensor_parallel_size: int = 1
+    seed: int | None = None
+    load_format: str = "auto"
+
+    def __post_init__(self) -> None:
+        self._check_choices()
+        self._check_numbers()
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
+                f"({self.max_num_seqs}): each running request needs one token of every step"
+            )
+        if self.kv_cache_bytes is not None and self.num_blocks is not None:
+            raise ConfigError("kv_cache_bytes and num_blocks both set the KV cache's size; give one of them")
+
+    def _check_choices(self) -> None:
+        if not self.model:
+            raise ConfigError("model must name a bundled model, a folder or a hub id")
+        if self.device not in DEVICES and not (self.device.startswith("cuda:") and self.device[5:].isdigit()):
+            raise ConfigError(f"device must be auto, cpu, cuda or cuda:<n>, not {self.device!r}")
+        if self.dtype not in DTYPES:
+            raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        if self.load_format != "auto" and ":" not in self.load_format:
+            raise ConfigError(f"load_format must be auto or package.module:function, not {self.load_format!r}")
+        if self.tensor_parallel_size != 1:
+            raise ConfigError(f"tensor_parallel_size must be 1 for now, not {self.tensor_parallel_size}")
+
+    def _check_numbers(self) -> None:
+        for name, low in (
+            ("max_model_len", 2),
+            ("max_num_seqs", 1),
+            ("max_num_batched_tokens", 1),
+            ("block_size", 1),
+            ("kv_cache_bytes", 1),
+            ("num_blocks", 2),
+        ):
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise ConfigError(f"{name} must be at least {low}, not {value}")
+        if not 0.0 < self.gpu_memory_utilization <= 1.0:
+            raise ConfigError(
+                f"gpu_memory_utilization must be above 0 and at most 1, not {self.gpu_memory_utilization}"
+            )
+
+    def resolved(self, *, device: str, dtype: str, max_model_len: int, num_blocks: int, seed: int) -> "EngineConfig":
+        """The configuration with every choice made."""
+        return dataclasses.replace(
+            self,
+            device=device,
+            dtype=dtype,
+            max_model_len=max_model_len,
+            num_blocks=num_blocks,
+            kv_cache_bytes=None,
+            seed=seed,
+        )
+
+    def to_json(self) -> str:
+        """For another process; `from_json` is the way back."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "EngineConfig":
+        """The configuration that `to_json` wrote."""
+        return cls(**json.loads(text))

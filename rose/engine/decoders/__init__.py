@@ -1,0 +1,1 @@
+"""Ways to propose tokens ahead of the model; `plain` proposes none."""

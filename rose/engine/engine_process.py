@@ -1,0 +1,56 @@
+"""The engine's own process: `python -m rose.engine.engine_process FOLDER CONFIG`, started by `ProcessEngineClient`.
+
+It ends when told to, when the engine fails, or when its parent is gone: its standard input is a pipe from the parent,
+and the end of that pipe is the one sign of a parent's death that no signal or crash can suppress.
+"""
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+from rose.engine.base_client import died_of
+from rose.engine.channel import EngineEnd
+from rose.engine.config import EngineConfig
+from rose.engine.core import run_core
+from rose.engine.messages import LoadProgress
+from rose.errors import RoseError
+from rose.log import get_logger, setup_logging
+
+logger = get_logger(__name__)
+
+
+def main() -> None:
+    """Load the model, say so, and serve."""
+    setup_logging("engine")
+    threading.Thread(target=_end_with_parent, daemon=True, name="parent-watch").start()
+    channel = EngineEnd(Path(sys.argv[1]))
+    try:
+        _serve(EngineConfig.from_json(sys.argv[2]), channel)
+    finally:
+        channel.close()
+
+
+def _serve(config: EngineConfig, channel: EngineEnd) -> None:
+    try:
+        # Here, not above: the import of torch is most of the start, and its failure must be reported as well.
+        from rose.engine.worker.worker import build_core
+
+        core = build_core(config, lambda done, total: channel.send(LoadProgress(done_bytes=done, total_bytes=total)))
+    except Exception as error:
+        if not isinstance(error, RoseError):
+            logger.exception("the engine could not start")
+        channel.send(died_of(error))
+        return
+    channel.send(core.info)
+    run_core(core, channel.receive, channel.send)
+
+
+def _end_with_parent() -> None:
+    while os.read(0, 1):
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

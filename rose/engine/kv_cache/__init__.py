@@ -1,0 +1,1 @@
+"""Which blocks of the KV cache hold what: plain Python, no tensors."""

@@ -1,0 +1,52 @@
+"""Which block holds which tokens, so that requests with the same beginning share it.
+
+A full block is named by a hash over its tokens and the name of the block before, so equal names mean equal tokens from
+the beginning of the prompt up to the block's end. The hash is cryptographic: two prompts that collide would read each
+other's cache, and a client may choose its prompts.
+"""
+
+from array import array
+from collections.abc import Sequence
+from hashlib import blake2b
+
+_DIGEST_BYTES = 32
+
+
+def hash_block(parent: bytes, token_ids: Sequence[int]) -> bytes:
+    """The name of a full block; `parent` is the name of the block before, empty for the first."""
+    return blake2b(parent + array("q", token_ids).tobytes(), digest_size=_DIGEST_BYTES).digest()
+
+
+class PrefixCache:
+    """The index from (group, block hash) to the block that holds those tokens, and back."""
+
+    def __init__(self) -> None:
+        self._block_of: dict[tuple[int, bytes], int] = {}
+        self._key_of: dict[int, tuple[int, bytes]] = {}
+
+    def __len__(self) -> int:
+        return len(self._key_of)
+
+    def __contains__(self, block: int) -> bool:
+        return block in self._key_of
+
+    def find(self, group: int, block_hash: bytes) -> int | None:
+        """The block that holds these tokens for this group of layers."""
+        return self._block_of.get((group, block_hash))
+
+    def add(self, group: int, block_hash: bytes, block: int) -> None:
+        """Make a block findable. If another block already holds the same tokens, that one stays the one found."""
+        key = (group, block_hash)
+        if key not in self._block_of:
+            self._block_of[key] = block
+            self._key_of[block] = key
+
+    def forget(self, block: int) -> None:
+        """The block's contents are about to change, or not to be trusted."""
+        key = self._key_of.pop(block, None)
+        if key is not None:
+            del self._block_of[key]
+
+    def check_integrity(self) -> None:
+        """Raise `AssertionError` unless the two directions agree."""
+        assert {block: key for key, block in self._block_of.items()} == self._key_of, "the prefix index is torn"

@@ -1,0 +1,129 @@
+"""An engine in a process of its own. The frontend keeps its event loop free and never imports torch."""
+
+import asyncio
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from rose.engine.base_client import BaseClient, OnProgress, load_error
+from rose.engine.channel import from_engine_address, to_engine_address
+from rose.engine.config import EngineConfig
+from rose.engine.messages import EngineDied, EngineReady, FromEngine, LoadProgress, Shutdown, ToEngine
+from rose.errors import EngineDead
+from rose.log import get_logger
+
+logger = get_logger(__name__)
+
+_CLOSE_TIMEOUT_S = 5.0
+_LAST_WORDS_TIMEOUT_S = 0.05
+
+
+class ProcessEngineClient(BaseClient):
+    """The `EngineClient` of a child process. Make one with `start`."""
+
+    def __init__(self, config: EngineConfig, on_progress: OnProgress | None = None) -> None:
+        super().__init__()
+        loop = asyncio.get_running_loop()
+        self._on_progress = on_progress
+        self._ready: asyncio.Future[EngineReady] = loop.create_future()
+        self._exited = asyncio.Event()
+        self._folder = Path(tempfile.mkdtemp(prefix="rose-"))
+        self._context = zmq.Context()
+        self._outbox = self._context.socket(zmq.PUSH)
+        self._inbox = zmq.asyncio.Socket(self._context, zmq.PULL)
+        self._outbox.setsockopt(zmq.SNDHWM, 0)
+        self._inbox.setsockopt(zmq.RCVHWM, 0)
+        self._outbox.bind(to_engine_address(self._folder))
+        self._inbox.bind(from_engine_address(self._folder))
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(FromEngine)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "rose.engine.engine_process", str(self._folder), config.to_json()],
+            stdin=subprocess.PIPE,  # its end tells the child that this process is gone
+            stdout=2,  # standard output belongs to this process
+            start_new_session=True,  # Ctrl-C is for this process, which then closes the engine in order
+        )
+        self._reader = loop.create_task(self._read(), name="engine-reader")
+        threading.Thread(target=self._watch, args=(loop,), daemon=True, name="engine-watch").start()
+
+    @classmethod
+    async def start(cls, config: EngineConfig, on_progress: OnProgress | None = None) -> "ProcessEngineClient":
+        """Start an engine and wait until it serves.
+
+        on_progress is called as the weights load. Raises what the engine could not start for: `ConfigError` and
+        `CheckpointError` as they were raised there, else `EngineDead`.
+        """
+        client = cls(config, on_progress)
+        try:
+            client._info = await client._ready
+        except BaseException:
+            client._process.kill()
+            await client.close()
+            raise
+        return client
+
+    async def close(self) -> None:
+        """End the child and wait for it; open requests end with `abort`."""
+        if not self._context.closed:
+            if self.is_alive:
+                self._send(Shutdown())
+            try:
+                await asyncio.wait_for(self._exited.wait(), _CLOSE_TIMEOUT_S)
+            except TimeoutError:
+                logger.warning("the engine does not end when asked to; killing it")
+            finally:  # also when this task is cancelled
+                self._process.kill()
+        await asyncio.wait([self._reader])
+        self._die("the engine was closed")
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._outbox.close(linger=0)
+        self._inbox.close(linger=0)
+        self._context.term()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _send(self, message: ToEngine) -> None:
+        self._outbox.send(self._encoder.encode(message), zmq.NOBLOCK)
+
+    async def _read(self) -> None:
+        """Take in the engine's messages until its process is gone."""
+        try:
+            while True:
+                self._receive(self._decoder.decode(await self._inbox.recv()))
+        except asyncio.CancelledError:  # by `_on_exit`
+            self._die(f"the engine's process ended with status {self._process.returncode}")
+
+    def _receive(self, message: FromEngine) -> None:
+        match message:
+            case LoadProgress():
+                if self._on_progress is not None:
+                    self._on_progress(message)
+            case EngineReady():
+                if not self._ready.done():
+                    self._ready.set_result(message)
+            case EngineDied() if not self._ready.done():
+                self._ready.set_exception(load_error(message))
+            case _:
+                super()._receive(message)
+
+    def _die(self, message: str) -> None:
+        super()._die(message)
+        if not self._ready.done():
+            self._ready.set_exception(EngineDead(f"the engine could not start: {message}"))
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """In a thread of its own: wait for the child's end, which also collects its status."""
+        self._process.wait()
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self._on_exit, loop)
+
+    def _on_exit(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._exited.set()
+        loop.call_later(_LAST_WORDS_TIMEOUT_S, self._reader.cancel)  # what it sent before its end is still under way

@@ -1,0 +1,60 @@
+"""The KV cache's memory, and each layer's share of it."""
+
+import os
+
+import torch
+from torch import Tensor
+
+from rose.engine.config import EngineConfig
+from rose.engine.kv_cache.plan import GIB
+from rose.engine.kv_cache.spec import KVCacheSpec
+from rose.layers.forward_batch import LayerKV
+
+_CPU_SHARE = 0.25
+_CPU_LIMIT_BYTES = 4 * GIB
+
+
+class KVTensors:
+    """`spec.num_tensors` tensors of [2, num_blocks, block_size, num_kv_heads, head_dim]; [0] is keys, [1] values."""
+
+    def __init__(self, spec: KVCacheSpec, num_blocks: int, *, device: torch.device, dtype: torch.dtype) -> None:
+        self.spec = spec
+        shape = (2, num_blocks, spec.block_size, spec.num_kv_heads, spec.head_dim)
+        # Zeros, so that a masked read of a block never written meets no NaN.
+        self.tensors = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(spec.num_tensors)]
+        # layer -> (its group, its tensor)
+        self._place = {
+            layer: (index, tensor)
+            for index, group in enumerate(spec.groups)
+            for tensor, layer in enumerate(group.layers)
+        }
+
+    def layers(self, block_tables: list[Tensor], slot_mappings: list[Tensor]) -> tuple[LayerKV, ...]:
+        """Each layer's cache with its group's block table and slots, both given by group."""
+        return tuple(
+            LayerKV(
+                key=self.tensors[tensor][0],
+                value=self.tensors[tensor][1],
+                block_table=block_tables[group],
+                slot_mapping=slot_mappings[group],
+            )
+            for _, (group, tensor) in sorted(self._place.items())
+        )
+
+
+def available_kv_bytes(config: EngineConfig, device: torch.device, *, activation_bytes: int) -> int:
+    """Memory for the KV cache, with the model already loaded.
+
+    On a GPU: what `gpu_memory_utilization` leaves after all that is in use, here or by other processes, and
+    `activation_bytes`. On a CPU: a quarter of the free memory, at most 4 GiB.
+    """
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        # Blocks that torch keeps for reuse are free to us, though not to the driver.
+        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(total * config.gpu_memory_utilization) - (total - free) - activation_bytes
+    try:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):  # not every system tells
+        free = _CPU_LIMIT_BYTES
+    return min(int(free * _CPU_SHARE), _CPU_LIMIT_BYTES)

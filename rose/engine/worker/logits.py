@@ -1,0 +1,110 @@
+"""Changes to logits before a token is chosen: penalties, biases and masks; then top-k, top-p and min-p.
+
+Each function does nothing, and costs nothing, for rows whose parameters do not ask for it.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from rose.engine.worker.sampler import SamplingRow
+
+_NUM_CANDIDATES = 1024  # so many best logits nearly always hold the whole nucleus, and are found without a full sort
+
+
+def adjust_logits(logits: Tensor, rows: Sequence["SamplingRow"]) -> Tensor:
+    """Penalties, bias and `min_tokens` masking. Returns a new tensor if anything changes, else `logits` itself."""
+    penalized = [i for i, row in enumerate(rows) if _has_penalty(row)]
+    biases = [(i, token, bias) for i, row in enumerate(rows) for token, bias in (row.params.logit_bias or {}).items()]
+    masked = [
+        (i, stop_id, -torch.inf)
+        for i, row in enumerate(rows)
+        if len(row.output_token_ids) < row.params.min_tokens
+        for stop_id in row.stop_ids
+    ]
+    if not (penalized or biases or masked):
+        return logits
+    logits = logits.clone()
+    if penalized:
+        index = torch.tensor(penalized, device=logits.device)
+        logits[index] = _penalize(logits[index], [rows[i] for i in penalized])
+    if biases or masked:
+        row_ids, token_ids, values = zip(*biases, *masked, strict=True)
+        where = (torch.tensor(row_ids, device=logits.device), torch.tensor(token_ids, device=logits.device))
+        logits.index_put_(where, torch.tensor(values, device=logits.device), accumulate=True)
+    return logits
+
+
+def truncate_logits(logits: Tensor, rows: Sequence["SamplingRow"]) -> Tensor:
+    """Set logits outside top-k, then top-p of what is left, then min-p, to -inf. Of equal logits, lower ids stay.
+
+    logits: [num_rows, vocab_size], already divided by the temperature; changed in place and returned.
+    """
+    some = [i for i, row in enumerate(rows) if row.params.top_k or row.params.top_p < 1.0 or row.params.min_p]
+    if not some:
+        return logits
+    index = torch.tensor(some, device=logits.device)
+    part = logits[index]  # [n, vocab_size]
+    count, values = _num_kept(part, [rows[i] for i in some])
+    threshold = values.gather(1, count[:, None] - 1)  # [n, 1]; the last logit kept
+    above, equal = part > threshold, part == threshold
+    num_equal = count[:, None] - above.sum(-1, keepdim=True)
+    keep = above | (equal & (equal.cumsum(-1) <= num_equal))
+    logits[index] = part.masked_fill(~keep, -torch.inf)
+    return logits
+
+
+def _num_kept(logits: Tensor, rows: Sequence["SamplingRow"]) -> tuple[Tensor, Tensor]:
+    """How many of its best tokens each row keeps, [n] int64, and at least that many best logits, [n, m] descending."""
+    vocab_size = logits.shape[-1]
+    top_k = torch.tensor([min(row.params.top_k or vocab_size, vocab_size) for row in rows], device=logits.device)
+    top_p = torch.tensor([row.params.top_p for row in rows], device=logits.device)
+    min_p = torch.tensor([row.params.min_p for row in rows], device=logits.device)
+    log_total = logits.logsumexp(dim=-1, keepdim=True)  # [n, 1]
+    values = logits.topk(min(_NUM_CANDIDATES, vocab_size), dim=-1).values
+    while True:
+        mass = (values - log_total).exp().cumsum(dim=-1)  # [n, m]
+        num_values = values.shape[-1]
+        # With top-k, the nucleus is a share of the mass of those k.
+        within = mass.gather(1, top_k.clamp(max=num_values)[:, None] - 1)
+        total = torch.where(top_k[:, None] < vocab_size, within, torch.ones_like(within))
+        before = torch.nn.functional.pad(mass[:, :-1], (1, 0))
+        kept = (before < top_p[:, None] * total) | (top_p[:, None] >= 1.0)
+        kept &= values >= values[:, :1] + min_p[:, None].log()
+        kept &= torch.arange(num_values, device=logits.device) < top_k[:, None]
+        if num_values == vocab_size or not bool(kept[:, -1].any()):
+            # Each condition holds for a beginning of the row. A row of NaN keeps nothing; it must still name one.
+            return kept.sum(dim=-1).clamp(min=1), values
+        values = logits.sort(dim=-1, descending=True).values
+
+
+def _has_penalty(row: "SamplingRow") -> bool:
+    params = row.params
+    return bool(params.presence_penalty or params.frequency_penalty) or params.repetition_penalty != 1.0
+
+
+def _penalize(logits: Tensor, rows: Sequence["SamplingRow"]) -> Tensor:
+    """Repetition, frequency and presence penalties. logits: [n, vocab_size]."""
+    vocab_size, device = logits.shape[-1], logits.device
+    in_output = _count([row.output_token_ids for row in rows], vocab_size, device)
+    in_prompt = _count([row.prompt_token_ids for row in rows], vocab_size, device)
+    repetition, frequency, presence = (
+        torch.tensor([getattr(row.params, name) for row in rows], device=device)[:, None]
+        for name in ("repetition_penalty", "frequency_penalty", "presence_penalty")
+    )
+    scale = torch.where(logits > 0, 1.0 / repetition, repetition)
+    logits = torch.where((in_output + in_prompt) > 0, logits * scale, logits)
+    return logits - frequency * in_output - presence * (in_output > 0)
+
+
+def _count(token_ids: Sequence[npt.NDArray[np.int64]], vocab_size: int, device: torch.device) -> Tensor:
+    """How often each token occurs in each row, [n, vocab_size] float32."""
+    flat = torch.from_numpy(np.concatenate(token_ids)).to(device)
+    row_ids = torch.from_numpy(np.repeat(np.arange(len(token_ids)), [len(ids) for ids in token_ids])).to(device)
+    counts = torch.zeros(len(token_ids), vocab_size, device=device)
+    return counts.index_put_((row_ids, flat), torch.ones((), device=device), accumulate=True)

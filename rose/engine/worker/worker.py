@@ -1,0 +1,182 @@
+"""A model on its device, with its KV cache: from an `EngineConfig` to something that executes steps."""
+
+import importlib
+import random
+import time
+from collections.abc import Callable
+
+import torch
+
+from rose.engine.config import EngineConfig
+from rose.engine.core import EngineCore
+from rose.engine.kv_cache.plan import KVCachePlan, plan_kv_cache
+from rose.engine.kv_cache.spec import KVCacheSpec
+from rose.engine.messages import EngineReady
+from rose.engine.sampling_params import SamplingParams
+from rose.engine.scheduler_output import NewRequest, SampledTokens, ScheduledRequest, SchedulerOutput
+from rose.engine.worker.input_batch import InputBatch
+from rose.engine.worker.kv_tensors import KVTensors, available_kv_bytes
+from rose.engine.worker.model_runner import ModelRunner
+from rose.errors import ConfigError
+from rose.log import get_logger
+from rose.models.base import CausalLM
+from rose.weights.loader import load_model
+
+logger = get_logger(__name__)
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes of weights loaded, and those in all."""
+
+
+class Worker:
+    """The `Executor` of one device."""
+
+    def __init__(self, config: EngineConfig, model: CausalLM, *, load_time_s: float = 0.0) -> None:
+        """Take a loaded model and give it a KV cache. Raises `ConfigError` if the requests asked for do not fit."""
+        self._model = model
+        self.kv_cache_spec = KVCacheSpec.from_layers(model.attention_specs, config.block_size)
+        plan = self._plan(config)
+        self.config = config.resolved(
+            device=str(model.device),
+            dtype=_name(model.dtype),
+            max_model_len=plan.max_model_len,
+            num_blocks=plan.num_blocks,
+            seed=random.SystemRandom().getrandbits(63) if config.seed is None else config.seed,
+        )
+        logger.info("configuration: %s", self.config)
+        logger.info(
+            "KV cache: %d blocks of %d tokens, %.3f GiB, in %d group(s) of layers",
+            plan.num_blocks,
+            config.block_size,
+            plan.total_bytes / 2**30,
+            len(self.kv_cache_spec.groups),
+        )
+        self.kv_tensors = KVTensors(self.kv_cache_spec, plan.num_blocks, device=model.device, dtype=model.dtype)
+        self._runner = self._make_runner(self.kv_tensors, config.max_num_seqs, plan.max_model_len)
+        self.info = EngineReady(
+            max_model_len=plan.max_model_len,
+            vocab_size=model.vocab_size,
+            block_size=config.block_size,
+            num_blocks=plan.num_blocks,
+            device=str(model.device),
+            dtype=_name(model.dtype),
+            num_parameters=model.num_parameters,
+            load_time_s=load_time_s,
+        )
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """The model's own ids that end a text."""
+        return self._model.eos_token_ids
+
+    def execute(self, output: SchedulerOutput) -> list[SampledTokens]:
+        """Compute one step; see `Executor`."""
+        return self._runner.execute(output)
+
+    def _plan(self, config: EngineConfig) -> KVCachePlan:
+        given = config.num_blocks is not None or config.kv_cache_bytes is not None
+        activation_bytes = 0 if given else self._measure_activations(config)
+        return plan_kv_cache(
+            config,
+            self.kv_cache_spec,
+            max_position=self._model.max_position,
+            available_bytes=available_kv_bytes(config, self._model.device, activation_bytes=activation_bytes),
+            dtype_bytes=self._model.dtype.itemsize,
+        )
+
+    def _measure_activations(self, config: EngineConfig) -> int:
+        """The most memory a step takes on a GPU beside weights and KV cache: try the largest, on a small cache."""
+        device = self._model.device
+        if device.type != "cuda":
+            return 0
+        num_tokens = min(config.max_num_batched_tokens, self._model.max_position - 1)
+        blocks = self.kv_cache_spec.blocks_for(num_tokens)
+        num_groups = len(self.kv_cache_spec.groups)
+        kv = KVTensors(self.kv_cache_spec, 1 + num_groups * blocks, device=device, dtype=self._model.dtype)
+        # One long request for the layers; the rest, of one token each, for the logits.
+        num_short = min(config.max_num_seqs, num_tokens) - 1
+        lengths = [num_tokens - num_short, *[1] * num_short]
+        runner = self._make_runner(kv, len(lengths), num_tokens)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        runner.execute(_trial_step(lengths, num_groups, blocks))
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+
+    def _make_runner(self, kv: KVTensors, max_num_seqs: int, max_model_len: int) -> ModelRunner:
+        inputs = InputBatch(kv, max_num_seqs=max_num_seqs, max_model_len=max_model_len, device=self._model.device)
+        return ModelRunner(self._model, inputs)
+
+
+def build_core(config: EngineConfig, progress: Progress | None = None) -> EngineCore:
+    """Load the model and make an engine that is ready to serve.
+
+    Raises `ConfigError` and `CheckpointError`. progress: see `Progress`; not called by every loader.
+    """
+    start = time.monotonic()
+    device = _resolve_device(config.device)
+    load = load_model if config.load_format == "auto" else _find_loader(config.load_format)
+    model = load(config.model, device=device, dtype=_resolve_dtype(config.dtype, device), progress=progress)
+    worker = Worker(config, model, load_time_s=time.monotonic() - start)
+    return EngineCore(
+        worker,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        enable_prefix_caching=config.enable_prefix_caching,
+        seed=worker.config.seed,
+    )
+
+
+def _resolve_device(name: str) -> torch.device:
+    available = torch.cuda.is_available()
+    device = torch.device(("cuda" if available else "cpu") if name == "auto" else name)
+    if device.type == "cuda":
+        if not available:
+            raise ConfigError(f"device {name}: torch {torch.__version__} finds no GPU here; use device=cpu or auto")
+        if (device.index or 0) >= torch.cuda.device_count():
+            raise ConfigError(f"device {name}: there are only {torch.cuda.device_count()} GPUs, from cuda:0 on")
+        device = torch.device("cuda", device.index or 0)
+    return device
+
+
+def _resolve_dtype(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def _find_loader(name: str) -> Callable[..., CausalLM]:
+    module, _, function = name.partition(":")
+    try:
+        loader: Callable[..., CausalLM] = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"load_format {name}: {error}") from error
+    return loader
+
+
+def _trial_step(lengths: list[int], num_groups: int, num_blocks: int) -> SchedulerOutput:
+    """A step of requests with these lengths, all in the same blocks: for its size, not for its answer."""
+    tables = tuple(list(range(1 + group * num_blocks, 1 + (group + 1) * num_blocks)) for group in range(num_groups))
+    params = SamplingParams(top_p=0.9, logprobs=0)
+    new = [
+        NewRequest(
+            key=key,
+            token_ids=[0] * length,
+            num_prompt_tokens=length,
+            params=params,
+            seed=0,
+            stop_ids=(),
+            block_tables=tables,
+        )
+        for key, length in enumerate(lengths)
+    ]
+    scheduled = [
+        ScheduledRequest(key=key, num_computed_tokens=0, num_tokens=length) for key, length in enumerate(lengths)
+    ]
+    return SchedulerOutput(new=new, scheduled=scheduled)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
