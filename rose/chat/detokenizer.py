@@ -16,7 +16,11 @@ class Detokenizer:
 
     def push(self, token_id: int) -> str:
         """The text that became known with this token; empty while a character is incomplete."""
-        return self._decoder.decode(self._token_bytes(token_id))
+        return self.push_bytes(self._token_bytes(token_id))
+
+    def push_bytes(self, data: bytes) -> str:
+        """Likewise, for a caller that has looked up the token's bytes."""
+        return self._decoder.decode(data)
 
     def flush(self) -> str:
         """End the text and be ready for another: an incomplete character comes out as one U+FFFD."""

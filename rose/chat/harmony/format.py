@@ -3,6 +3,7 @@
 from rose.chat.conversation import Conversation
 from rose.chat.format import StreamParser
 from rose.chat.harmony.control import ControlTokens
+from rose.chat.harmony.parser import HarmonyParser
 from rose.chat.harmony.renderer import Renderer
 from rose.chat.tokenizer import Tokenizer
 
@@ -28,4 +29,4 @@ class HarmonyFormat:
 
     def parser(self) -> StreamParser:
         """A new parser, for the ids sampled after the prompt."""
-        raise NotImplementedError
+        return HarmonyParser(self._tokenizer, self._control)
