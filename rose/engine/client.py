@@ -6,8 +6,12 @@ from typing import Protocol
 from rose.engine.messages import AddRequest, EngineReady, EngineStats, FinishReason, RequestOutput
 
 
-class RequestOutputs(AsyncIterator[RequestOutput], Protocol):
-    """The outputs of one request as they come."""
+class RequestOutputs(Protocol):
+    """The outputs of one request as they come: an async iterator that can be closed."""
+
+    def __aiter__(self) -> AsyncIterator[RequestOutput]: ...
+
+    async def __anext__(self) -> RequestOutput: ...
 
     async def aclose(self) -> None:
         """End the iteration; abort what is unfinished of the request."""
