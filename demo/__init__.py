@@ -1,0 +1,1 @@
+"""How `rose-demo`, the checkpoint bundled with rose, is made: data, tokenizer, training, export and evaluation."""
