@@ -204,7 +204,7 @@ def write_tensors(folder: Path, tensors: dict[str, Tensor], *, num_files: int = 
 
 def write_checkpoint(
     folder: Path,
-    shape: TinyShape = TinyShape(),  # noqa: B008  (frozen)
+    shape: TinyShape = TinyShape(),
     *,
     layout: Layout = "hugging_face",
     num_files: int = 1,

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# At most this many attention scores at a time (64 MiB in float32), and as many gathered key elements in a rectangle.
-_MAX_ELEMENTS = 1 << 24
+# At most this many attention scores at a time: 8 MiB in float32, which stays in a cache; larger is slower.
+_MAX_SCORES = 1 << 21
+# At most this many gathered key elements in a rectangle of requests, 64 MiB in float32.
+_MAX_GATHERED = 1 << 24
 # Queries to a chunk under a sliding window, at least: each chunk also reads the window before it.
 _MIN_WINDOW_CHUNK = 64
 
@@ -62,16 +64,20 @@ def _attend_request(
     num_queries, num_q_heads, _ = query.shape
     out = query.new_empty(query.shape)
     first_position = kv_len - num_queries
-    widest = kv_len if sliding_window is None else min(kv_len, max(_MIN_WINDOW_CHUNK, sliding_window) + sliding_window)
-    chunk_size = max(1, _MAX_ELEMENTS // (num_q_heads * widest))
-    if sliding_window is not None:
-        chunk_size = min(chunk_size, max(_MIN_WINDOW_CHUNK, sliding_window))
+    if sliding_window is None:
+        # Every chunk sees a prefix of the same positions, so they are gathered once.
+        chunk_size = max(1, _MAX_SCORES // (num_q_heads * kv_len))
+        all_keys, all_values = (_gather_range(cache, blocks, 0, kv_len).float() for cache in (key_cache, value_cache))
+    else:
+        chunk_size = max(_MIN_WINDOW_CHUNK, sliding_window)
     for begin in range(0, num_queries, chunk_size):
         chunk = query[begin : begin + chunk_size]
         low, high = first_position + begin, first_position + begin + len(chunk)  # positions of the queries
-        start = 0 if sliding_window is None else max(0, low - sliding_window + 1)
-        key = _gather_range(key_cache, blocks, start, high)
-        value = _gather_range(value_cache, blocks, start, high)
+        if sliding_window is None:
+            start, key, value = 0, all_keys[:high], all_values[:high]
+        else:
+            start = max(0, low - sliding_window + 1)
+            key, value = (_gather_range(cache, blocks, start, high) for cache in (key_cache, value_cache))
         hidden = _hidden_positions(low, high, start, sliding_window, query.device)
         out[begin : begin + len(chunk)] = _attend(chunk[None], key[None], value[None], sinks, scale, hidden)[0]
     return out
@@ -116,7 +122,7 @@ def _rectangles(single: Sequence[_SingleQuery], *, elements_per_position: int) -
     group: list[_SingleQuery] = []
     for item in sorted(single, key=lambda item: item.length, reverse=True):
         longest = group[0].length if group else item.length
-        too_large = (len(group) + 1) * longest * elements_per_position > _MAX_ELEMENTS
+        too_large = (len(group) + 1) * longest * elements_per_position > _MAX_GATHERED
         if group and (too_large or 2 * item.length < longest):
             yield group
             group = []

@@ -7,4 +7,4 @@ def rmsnorm_reference(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
     """See `op.py`."""
     wide = x.float()
     scale = wide.square().mean(-1, keepdim=True).add_(eps).rsqrt_()  # [num_tokens, 1]
-    return ((wide * scale) * weight).to(x.dtype)
+    return (wide * scale).mul_(weight).to(x.dtype)

@@ -1,0 +1,110 @@
+"""`rose inspect`: what a checkpoint holds, and where each tensor goes."""
+
+import json
+import sys
+from collections import Counter
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import cyclopts
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from rose.errors import CheckpointError
+from rose.weights.checkpoint import Checkpoint
+from rose.weights.inventory import Inventory, take_inventory
+from rose.weights.resolve import resolve_checkpoint
+
+
+def inspect(model: str, /, *, as_json: Annotated[bool, cyclopts.Parameter(name="--json", negative="")] = False) -> None:
+    """Show a checkpoint's config, its tensors and the parameters they fill. Reads headers only.
+
+    Parameters
+    ----------
+    model
+        A folder, a bundled name such as rose-demo, or a Hugging Face repository.
+    as_json
+        Print one JSON object instead of tables.
+
+    """
+    with Checkpoint(resolve_checkpoint(model)) as checkpoint:
+        inventory = take_inventory(checkpoint)
+        report = _report(checkpoint, inventory)
+    if as_json:
+        print(json.dumps(report, indent=2))
+    else:
+        _print_tables(report)
+    if inventory.problems:
+        raise CheckpointError(f"{checkpoint.folder} cannot be loaded: {len(inventory.problems)} problem(s), see above")
+
+
+def _report(checkpoint: Checkpoint, inventory: Inventory) -> dict[str, Any]:
+    bytes_of_dtype: Counter[str] = Counter()
+    for entry in inventory.entries:
+        bytes_of_dtype[entry.tensor.dtype] += entry.tensor.num_bytes
+    return {
+        "path": str(checkpoint.folder),
+        "architecture": inventory.plan.architecture,
+        "config": asdict(inventory.plan.config),
+        "tensors": [
+            {
+                "name": entry.tensor.name,
+                "dtype": entry.tensor.dtype,
+                "shape": list(entry.tensor.shape),
+                "bytes": entry.tensor.num_bytes,
+                "file": entry.tensor.file.name,
+                "destination": entry.destination,
+            }
+            for entry in inventory.entries
+        ],
+        "totals": {
+            "parameters": inventory.plan.num_parameters,
+            "quantized_parameters": inventory.plan.num_quantized_weights,
+            "tensors": len(inventory.entries),
+            "bytes": checkpoint.num_bytes,
+            "bytes_by_dtype": dict(bytes_of_dtype),
+            "files": len({entry.tensor.file for entry in inventory.entries}),
+        },
+        "problems": list(inventory.problems),
+    }
+
+
+def _print_tables(report: dict[str, Any]) -> None:
+    # Into a pipe or a file a row stays one line, whatever its length.
+    console = Console(width=None if sys.stdout.isatty() else 1000)
+    config = Table(title=f"{report['path']}: {report['architecture']}", show_header=False)
+    for key, value in _flatten(report["config"]):
+        config.add_row(key, _short(value))
+    console.print(config)
+    tensors = Table("tensor", "dtype", "shape", "bytes", "fills")
+    for column in tensors.columns:
+        column.overflow = "fold"  # a name cut short is of no use
+    for tensor in report["tensors"]:
+        fills = escape(tensor["destination"]) if tensor["destination"] else "[red]nothing[/red]"
+        shape = " × ".join(map(str, tensor["shape"]))
+        tensors.add_row(tensor["name"], tensor["dtype"], shape, f"{tensor['bytes']:,}", fills)
+    console.print(tensors)
+    totals = report["totals"]
+    by_dtype = ", ".join(f"{dtype} {num_bytes:,}" for dtype, num_bytes in totals["bytes_by_dtype"].items())
+    console.print(
+        f"{totals['parameters']:,} parameters, {totals['quantized_parameters']:,} of them quantized; "
+        f"{totals['tensors']} tensors in {totals['files']} file(s), {totals['bytes']:,} bytes ({by_dtype})"
+    )
+    for problem in report["problems"]:
+        console.print(f"problem: {problem}", style="red", markup=False)
+
+
+def _flatten(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    rows: list[tuple[str, Any]] = []
+    for key, value in values.items():
+        rows += _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]
+    return rows
+
+
+def _short(value: Any) -> str:
+    """A value in one cell; the layers' windows alternate, so a few of them tell the rest."""
+    if isinstance(value, (list, tuple)):
+        shown = ", ".join("full" if item is None else str(item) for item in value[:6])
+        return f"{shown}, … ({len(value)})" if len(value) > 6 else shown
+    return str(value)

@@ -1,0 +1,61 @@
+"""What a checkpoint holds and where each tensor goes, without reading a weight."""
+
+import re
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from rose.layers.parameter import Parameter
+from rose.models.plan import ModelPlan
+from rose.models.registry import plan_model
+from rose.models.weight_map import WeightRule
+from rose.weights.checkpoint import Checkpoint, TensorInfo
+from rose.weights.ledger import find_problems
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A tensor of the checkpoint. destination: the parameter it fills, with the rows if not all; None for nowhere."""
+
+    tensor: TensorInfo
+    destination: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """A checkpoint, tensor by tensor in order of name, and what `load_model` would object to."""
+
+    plan: ModelPlan
+    entries: tuple[Entry, ...]
+    problems: tuple[str, ...]
+
+
+def take_inventory(checkpoint: Checkpoint) -> Inventory:
+    """Compare a checkpoint's headers with the model its config describes. Raises UnsupportedModel, CheckpointError."""
+    plan = plan_model(checkpoint.config, checkpoint.tensors.keys(), str(checkpoint.config_path))
+    packed = plan.num_quantized_weights > 0
+    model = plan.build(dtype=torch.bfloat16, packed=packed)
+    assert isinstance(model, nn.Module)
+    rules = plan.weight_rules(packed=packed)
+    parameters = dict(model.named_parameters())
+    destinations = {source.name: _destination(rule, parameters) for rule in rules for source in rule.sources}
+    tensors = sorted(checkpoint.tensors.values(), key=lambda tensor: _natural_order(tensor.name))
+    return Inventory(
+        plan=plan,
+        entries=tuple(Entry(tensor, destinations.get(tensor.name)) for tensor in tensors),
+        problems=tuple(find_problems(checkpoint.tensors, rules, model, str(checkpoint.folder))),
+    )
+
+
+def _natural_order(name: str) -> list[tuple[int, str]]:
+    """A sort key by which layer 10 comes after layer 9."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def _destination(rule: WeightRule, parameters: dict[str, nn.Parameter]) -> str:
+    parameter = parameters.get(rule.target)
+    if rule.section is None or not isinstance(parameter, Parameter):
+        return rule.target
+    start, length = parameter.shard.section_range(rule.section)
+    return f"{rule.target}[{start}:{start + length}]"
