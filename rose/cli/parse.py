@@ -15,13 +15,15 @@ if TYPE_CHECKING:
     from rose.chat.format import ChatFormat
     from rose.chat.tokenizer import Tokenizer
 
+_FILE = Parameter(allow_leading_hyphen=True)  # for `-`
+
 
 def parse(
     *,
     model: str,
-    tokens: Annotated[str | None, Parameter(help="File of token ids: a JSON list, or separated by blanks.")] = None,
-    text: Annotated[str | None, Parameter(help="File of text, with control tokens written as `<|...|>`.")] = None,
-    jsonl: Annotated[str | None, Parameter(help='File of JSON objects: {"tokens": [...]} or {"text": "..."}.')] = None,
+    tokens: Annotated[str | None, _FILE] = None,
+    text: Annotated[str | None, _FILE] = None,
+    jsonl: Annotated[str | None, _FILE] = None,
     finish: Literal["stop", "length", "abort", "error"] = "stop",
     chat_format: str = "harmony",
 ) -> None:
@@ -34,8 +36,16 @@ def parse(
     ----------
     model
         A checkpoint, or only its tokenizer: a folder with a tokenizer.json, or that file.
+    tokens
+        File of token ids: a JSON list, or numbers separated by blanks.
+    text
+        File of text in which control tokens are written as `<|...|>`. A line feed at its end counts.
+    jsonl
+        File with a JSON object a line: {"tokens": [...]} or {"text": "..."}.
     finish
         Why the engine stopped.
+    chat_format
+        How the model writes chats.
     """
     from rose.chat.registry import get_format
     from rose.chat.tokenizer import load_tokenizer
@@ -58,7 +68,7 @@ def parse(
 def _tokenizer_path(model: str) -> Path:
     if Path(model).exists():
         return Path(model)
-    from rose.weights.checkpoint import resolve_checkpoint
+    from rose.weights.resolve import resolve_checkpoint
 
     return Path(resolve_checkpoint(model))
 

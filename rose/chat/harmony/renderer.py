@@ -70,12 +70,13 @@ class Renderer:
         return [*ids, self._control.message, *self._encode(content), self._control.end]
 
     def _call(self, call: ToolCall) -> list[int]:
+        # The model itself mostly writes the recipient after the channel, so its calls come back as it sampled them.
         return [
             self._control.start,
             *self._encode("assistant"),
-            *self._encode(f" to={PREFIX}{call.name}"),
             self._control.channel,
             *self._encode("commentary"),
+            *self._encode(f" to={PREFIX}{call.name}"),
             *self._encode(" "),
             self._control.constrain,
             *self._encode("json"),

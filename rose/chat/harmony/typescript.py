@@ -11,7 +11,7 @@ from typing import Any
 
 _SCALARS = {"string": "string", "number": "number", "integer": "number", "boolean": "boolean", "null": "null"}
 
-# A schema may refer to itself, or double in size with every reference; past these limits types are `any`.
+# A schema may be endlessly deep, or double in size with every reference: past these limits the types are not written out.
 _MAX_DEPTH = 24
 _MAX_REFERENCES = 200
 
@@ -25,6 +25,7 @@ class _TypeWriter:
     def __init__(self, root: object) -> None:
         self._root = root
         self._depth = 0
+        self._open_references: set[str] = set()
         self._references_left = _MAX_REFERENCES
 
     def write(self, schema: object, indent: str) -> str:
@@ -41,7 +42,7 @@ class _TypeWriter:
             return "never"
         if not isinstance(schema, Mapping):
             return "any"
-        if isinstance(variants := schema.get("oneOf"), list):
+        if isinstance(variants := schema.get("oneOf"), list) and variants:
             return "".join(f"\n{indent} | {self._variant(variant, indent)}" for variant in variants)
         match schema.get("type"):
             case list() as types:
@@ -93,8 +94,8 @@ class _TypeWriter:
             return "Array<any>"
         items = schema["items"]
         item_type = self.write(items, indent)
-        # The form puts `[]` straight after any type it knows, also after an enum of strings.
-        outside_form = isinstance(items, Mapping) and not isinstance(items.get("type"), str) and "oneOf" not in items
+        # The form puts `[]` straight after any type it knows, also after several.
+        outside_form = isinstance(items, Mapping) and "type" not in items and "oneOf" not in items
         if outside_form and (" | " in item_type or " & " in item_type):
             return f"({item_type})[]"
         return f"{item_type}[]"
@@ -107,7 +108,7 @@ class _TypeWriter:
         required_keys = required if isinstance(required, list) else []
         for key, value in properties.items() if isinstance(properties, Mapping) else ():
             name = f"{indent}{key}{'' if key in required_keys else '?'}:"
-            if isinstance(value, Mapping) and isinstance(value.get("oneOf"), list):
+            if isinstance(value, Mapping) and isinstance(value.get("oneOf"), list) and value["oneOf"]:
                 lines.extend(self._one_of_property(name, value, indent))
             else:
                 lines.extend(self._property(name, value, indent))
@@ -124,7 +125,7 @@ class _TypeWriter:
         variants: list[Any] = schema["oneOf"]
         description = _text(schema, "description")
         # A description that the first variant repeats is written once, behind that variant.
-        above = bool(description) and not (variants and _text(variants[0], "description") == description)
+        above = bool(description) and _text(variants[0], "description") != description
         yield from _heading(schema, indent, with_description=False)
         if above:
             yield f"{indent}// {description[0]}\n"
@@ -154,9 +155,9 @@ class _TypeWriter:
         return self._array(schema, indent) if "items" in schema else "any"
 
     def _reference(self, reference: str, indent: str) -> str:
-        """The type a reference inside the schema points at; the bare name of any other."""
+        """The type that a reference inside the schema points at; the bare name of any other, and inside itself."""
         name = reference.rsplit("/", 1)[-1] or "any"
-        if not reference.startswith("#/") or self._references_left == 0:
+        if not reference.startswith("#/") or reference in self._open_references or self._references_left == 0:
             return name
         target: object = self._root
         for key in reference[2:].split("/"):
@@ -164,7 +165,10 @@ class _TypeWriter:
         if target is None:
             return name
         self._references_left -= 1
-        return self.write(target, indent)
+        self._open_references.add(reference)
+        type_ = self.write(target, indent)
+        self._open_references.remove(reference)
+        return type_
 
 
 def _heading(schema: object, indent: str, *, with_description: bool = True) -> Iterator[str]:
