@@ -64,16 +64,15 @@ class Admin:
     def router(self) -> APIRouter:
         """The routes, to be put into an app."""
         router = APIRouter()
-        for path in ("/health", "/ping"):
-            router.add_api_route(path, self.health, methods=["GET", "HEAD"], response_model=None)
-        router.add_api_route("/ping", self.health, methods=["POST"], response_model=None)
+        probes = (("/health", self.health), ("/ping", self.health), ("/metrics", self.show_metrics))
+        for path, endpoint in probes:
+            router.add_api_route(path, endpoint, response_model=None)
+            router.add_api_route(path, endpoint, methods=["HEAD"], response_model=None, include_in_schema=False)
+        router.add_api_route("/ping", self.health, methods=["POST"], response_model=None, include_in_schema=False)
         router.add_api_route("/version", self.version)
-        router.add_api_route("/metrics", self.show_metrics, methods=["GET", "HEAD"], response_model=None)
-        for path, endpoint, body in (
-            ("/tokenize", self.tokenize, TokenizeRequest),
-            ("/detokenize", self.detokenize, DetokenizeRequest),
-        ):
-            router.add_api_route(path, endpoint, methods=["POST"], openapi_extra=describe_body(body))
+        bodies = describe_body(TokenizeRequest), describe_body(DetokenizeRequest)
+        router.add_api_route("/tokenize", self.tokenize, methods=["POST"], openapi_extra=bodies[0])
+        router.add_api_route("/detokenize", self.detokenize, methods=["POST"], openapi_extra=bodies[1])
         return router
 
     async def health(self) -> Response:

@@ -214,9 +214,9 @@ def _raise_failure(output: RequestOutput) -> None:
     raise RequestError(failure.message, param=failure.param, code=failure.code)
 
 
-async def _next(outputs: AsyncIterator[RequestOutput]) -> RequestOutput:
+async def _next(outputs: RequestOutputs) -> RequestOutput:
     try:
-        return await anext(outputs)
+        return await outputs.__anext__()
     except StopAsyncIteration:
         # A task cannot carry `StopAsyncIteration`'s like safely, and an engine owes every request an output.
         raise EngineDead("the engine gave no output for a request") from None

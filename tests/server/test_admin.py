@@ -1,0 +1,140 @@
+"""The routes around the API."""
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from rose import __version__
+from rose.chat.tokenizer import Tokenizer
+from rose.server.metrics import MAX_FIELD_LABELS
+from tests.server.conftest import MODEL, Serve
+
+pytestmark = pytest.mark.anyio
+
+# What dashboards and endpoint pickers look for.
+SHARED = {
+    *("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "cache_config_info"),
+    *("prompt_tokens_total", "generation_tokens_total", "request_success_total", "num_preemptions_total"),
+    *("prefix_cache_queries_total", "prefix_cache_hits_total"),
+    *("time_to_first_token_seconds_bucket", "inter_token_latency_seconds_bucket"),
+    *("request_time_per_output_token_seconds_bucket", "e2e_request_latency_seconds_bucket"),
+    *("request_decode_time_seconds_bucket", "request_prompt_tokens_bucket", "request_generation_tokens_bucket"),
+}
+
+
+async def samples(server) -> dict[tuple[str, frozenset], float]:
+    response = await server.http.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain")
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(response.text)
+        for sample in family.samples
+    }
+
+
+def total(found: dict[tuple[str, frozenset], float], name: str, **labels: str) -> float:
+    return sum(value for (n, have), value in found.items() if n == name and labels.items() <= dict(have).items())
+
+
+async def test_health_and_version(serve: Serve) -> None:
+    async with serve() as server:
+        for path in ("/health", "/ping"):
+            assert (await server.http.get(path)).status_code == 200
+            assert (await server.http.head(path)).status_code == 200
+        assert (await server.http.post("/ping")).status_code == 200
+        assert (await server.http.get("/version")).json() == {"version": __version__}
+
+
+async def test_models(serve: Serve) -> None:
+    async with serve() as server:
+        listed = (await server.http.get("/v1/models")).json()
+        assert [model["id"] for model in listed["data"]] == [MODEL, "an/alias"]
+        assert listed["data"][0]["max_model_len"] == 4096
+        for path in ("an/alias", "an%2Falias"):
+            assert (await server.http.get(f"/v1/models/{path}")).json()["id"] == "an/alias"
+        missing = await server.http.get("/v1/models/another")
+        assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
+
+
+async def test_metrics_under_both_names(serve: Serve) -> None:
+    async with serve() as server:
+        await server.chat()
+        await server.chat(max_tokens=2)
+        found = await samples(server)
+        assert (await server.http.head("/metrics")).status_code == 200
+    names = {name for name, _ in found}
+    for prefix in ("rose:", "vllm:"):
+        assert {prefix + name for name in SHARED} <= names
+        labels = {"model_name": MODEL, "engine": "0"}
+        assert total(found, prefix + "request_success_total", finished_reason="stop", **labels) == 1
+        assert total(found, prefix + "request_success_total", finished_reason="length", **labels) == 1
+        assert total(found, prefix + "time_to_first_token_seconds_count") == 2
+        assert total(found, prefix + "generation_tokens_total") > 2
+        assert total(found, prefix + "num_requests_waiting") == 3
+        assert total(found, prefix + "cache_config_info", block_size="16", num_gpu_blocks="64") == 1
+    assert "vllm:ignored_fields_total" not in names
+
+
+async def test_vllm_names_can_be_left_out(serve: Serve) -> None:
+    async with serve(vllm_metrics=False) as server:
+        assert all(name.startswith("rose:") for name, _ in await samples(server))
+
+
+async def test_recovery_rules_are_counted(serve: Serve) -> None:
+    async with serve(
+        "<|channel|>final<|message|>High at 4.<|start|>assistant<|channel|>final<|message|> Low.<|return|>"
+    ) as server:
+        assert (await server.chat()).status_code == 200
+        found = await samples(server)
+    assert total(found, "rose:harmony_recovered_total") >= 1
+
+
+async def test_ignored_fields_cannot_flood_the_metrics(serve: Serve) -> None:
+    async with serve() as server:
+        await server.chat(**{f"field_{i}": 1 for i in range(MAX_FIELD_LABELS + 20)})
+        found = await samples(server)
+    assert len([name for name, _ in found if name == "rose:ignored_fields_total"]) == MAX_FIELD_LABELS + 1
+    assert total(found, "rose:ignored_fields_total", field="_other") == 20
+
+
+async def test_tokenize_and_detokenize(serve: Serve, tokenizer: Tokenizer) -> None:
+    async with serve() as server:
+        text = "High at <|end|>"
+        body = (await server.http.post("/tokenize", json={"model": MODEL, "prompt": text})).json()
+        assert body["tokens"] == tokenizer.encode(text)
+        assert (body["count"], body["max_model_len"], body["token_strs"]) == (len(body["tokens"]), 4096, None)
+        with_strings = {"prompt": text, "return_token_strs": True, "add_special_tokens": False}
+        assert "".join((await server.http.post("/tokenize", json=with_strings)).json()["token_strs"]) == text
+        back = await server.http.post("/detokenize", json={"tokens": body["tokens"]})
+        assert back.json() == {"prompt": text}
+
+        messages = [{"role": "user", "content": "hi"}]
+        chat = (await server.http.post("/tokenize", json={"messages": messages, "reasoning_effort": "low"})).json()
+        prompt = (await server.http.post("/detokenize", json={"tokens": chat["tokens"]})).json()["prompt"]
+        assert prompt.endswith("<|start|>user<|message|>hi<|end|><|start|>assistant")
+        await server.chat(messages=messages, reasoning_effort="low")
+        assert server.engine.submitted[0].prompt_token_ids == chat["tokens"]
+
+        for bad in ({}, {"prompt": "x", "messages": messages}):
+            assert (await server.http.post("/tokenize", json=bad)).status_code == 400
+        assert (await server.http.post("/detokenize", json={"tokens": [-1]})).json()["error"]["param"] == "tokens[0]"
+        assert (await server.http.post("/detokenize", json={"tokens": [1], "model": "x"})).status_code == 404
+
+
+async def test_openapi_describes_the_body(serve: Serve) -> None:
+    async with serve() as server:
+        document = (await server.http.get("/openapi.json")).json()
+        again = (await server.http.get("/openapi.json")).json()
+    body = document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert "reasoning_effort" in body["properties"]
+    assert "ChatMessage" in document["components"]["schemas"]
+    assert again == document
+
+
+async def test_cross_origin_requests(serve: Serve) -> None:
+    headers = {"origin": "http://here", "access-control-request-method": "POST"}
+    async with serve(allowed_origins=("http://here",), api_keys=("sk",)) as server:
+        response = await server.http.options("/v1/chat/completions", headers=headers)
+        assert response.headers["access-control-allow-origin"] == "http://here"
+        refused = await server.chat(headers={"origin": "http://here"})
+        assert refused.status_code == 401
+        assert refused.headers["access-control-allow-origin"] == "http://here", "the page must see why"
