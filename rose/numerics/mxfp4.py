@@ -110,14 +110,15 @@ def _round_with_scale(grouped: Tensor, exponent: Tensor) -> tuple[Tensor, Tensor
 
     In float64, where neither the division by the smallest scale nor the square can overflow.
     """
-    scaled = torch.ldexp(grouped.double(), -exponent)
+    scale = torch.exp2(exponent.double())
+    scaled = grouped.double() / scale
     magnitude = scaled.abs()
     codes = torch.zeros_like(magnitude, dtype=torch.uint8)
     for index, boundary in enumerate(_BOUNDARIES):
         upper_is_even = index % 2 == 1
         codes += (magnitude >= boundary) if upper_is_even else (magnitude > boundary)
     rounded = torch.tensor(_MAGNITUDES, dtype=torch.float64, device=grouped.device)[codes.long()]
-    error = torch.ldexp((rounded - magnitude).square().sum(-1, keepdim=True), 2 * exponent)
+    error = ((rounded - magnitude) * scale).square().sum(-1, keepdim=True)
     return codes | (torch.signbit(grouped).to(torch.uint8) << 3), error
 
 

@@ -163,17 +163,18 @@ def _alternating(num_layers: int, window: int) -> tuple[int | None, ...]:
 
 def _read_layer_windows(reader: ConfigReader) -> tuple[int | None, ...]:
     num_layers = reader.integer("num_hidden_layers")
-    window = reader.integer("sliding_window")
     layer_types = reader.get("layer_types", None)
     if layer_types is None:
-        return _alternating(num_layers, window)
+        return _alternating(num_layers, reader.integer("sliding_window"))
     if not isinstance(layer_types, list) or len(layer_types) != num_layers:
         raise reader.error("layer_types", f"a list of {num_layers} layer types")
-    windows: dict[Any, int | None] = {"sliding_attention": window, "full_attention": None}
-    unknown = [layer_type for layer_type in layer_types if layer_type not in windows]
+    known = ("sliding_attention", "full_attention")
+    unknown = [layer_type for layer_type in layer_types if layer_type not in known]
     if unknown:
-        raise UnsupportedModel(f"{reader.source}: layer_types has {unknown[0]!r}; known are {', '.join(windows)}")
-    return tuple(windows[layer_type] for layer_type in layer_types)
+        raise UnsupportedModel(f"{reader.source}: layer_types has {unknown[0]!r}; known are {', '.join(known)}")
+    return tuple(
+        reader.integer("sliding_window") if layer_type == "sliding_attention" else None for layer_type in layer_types
+    )
 
 
 def _read_hugging_face_rope(reader: ConfigReader, max_position: int) -> RopeConfig:

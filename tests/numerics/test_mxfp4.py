@@ -1,0 +1,144 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rose.numerics import mxfp4
+
+MAGNITUDES = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+
+
+def one_block(values: list[float]) -> torch.Tensor:
+    return torch.tensor(values + [0.0] * (32 - len(values)))
+
+
+def test_low_nibble_comes_first():
+    blocks = torch.zeros(1, 16, dtype=torch.uint8)
+    blocks[0, 0] = 0x72  # low nibble 2 is 1.0, high nibble 7 is 6.0
+    values = mxfp4.decode(blocks, torch.tensor([127], dtype=torch.uint8), torch.float32)
+    assert values[:3].tolist() == [1.0, 6.0, 0.0]
+
+
+def test_every_code_and_sign():
+    blocks = torch.tensor([[0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE] * 2], dtype=torch.uint8)
+    values = mxfp4.decode(blocks, torch.tensor([128], dtype=torch.uint8), torch.float32)
+    expected = [2 * m for m in MAGNITUDES] + [-2 * m for m in MAGNITUDES]
+    assert values.tolist() == expected * 2
+    assert math.copysign(1, values[8].item()) == -1  # minus zero keeps its sign
+
+
+@pytest.mark.parametrize("scale", [0, 1, 126, 127, 252, 253])
+def test_scale_is_a_power_of_two_with_bias_127(scale):
+    blocks = torch.full((1, 16), 0x22, dtype=torch.uint8)  # all 1.0
+    values = mxfp4.decode(blocks, torch.tensor([scale], dtype=torch.uint8), torch.float32)
+    assert values.tolist() == [math.ldexp(1.0, scale - 127)] * 32
+
+
+def test_scale_255_is_nan_and_an_error_at_load():
+    blocks, scales = torch.zeros(2, 3, 16, dtype=torch.uint8), torch.full((2, 3), 127, dtype=torch.uint8)
+    mxfp4.check_scales(scales)
+    scales[1, 2] = 255
+    assert torch.isnan(mxfp4.decode(blocks, scales, torch.float32)[1, 64:]).all()
+    with pytest.raises(ValueError, match=r"1 MXFP4 scale.*\[1, 2\]"):
+        mxfp4.check_scales(scales)
+
+
+def test_agrees_with_transformers():
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    generator = torch.Generator().manual_seed(0)
+    blocks = torch.randint(0, 256, (3, 10, 2, 16), generator=generator, dtype=torch.uint8)
+    scales = torch.randint(90, 160, (3, 10, 2), generator=generator, dtype=torch.uint8)
+    for dtype in (torch.float32, torch.bfloat16):
+        theirs = convert_moe_packed_tensors(blocks, scales, dtype=dtype).transpose(1, 2)
+        assert torch.equal(mxfp4.decode(blocks, scales, dtype), theirs)
+
+
+def test_shape_is_logical_and_indexing_takes_an_expert():
+    tensor = mxfp4.encode(torch.randn(3, 4, 64))
+    assert tensor.shape == (3, 4, 64)
+    assert tensor[1].shape == (4, 64)
+    assert torch.equal(tensor[1].dequantize(torch.float32), tensor.dequantize(torch.float32)[1])
+
+
+def test_round_trip_of_every_magnitude_at_every_scale():
+    exponents = torch.arange(-127, 126)
+    # Each block holds all magnitudes up to one of them, so the largest in a block varies as well.
+    prefixes = torch.stack([one_block(MAGNITUDES[: n + 1] + [-m for m in MAGNITUDES[: n + 1]]) for n in range(8)])
+    values = (prefixes.double() * torch.exp2(exponents.double()).view(-1, 1, 1)).float()  # [exponents, 8, 32]
+    assert torch.isfinite(values).all()
+    assert torch.equal(mxfp4.encode(values).dequantize(torch.float32), values)
+
+
+def test_scale_is_well_chosen_at_the_ends_of_the_range():
+    for exponent in (-120, 118):
+        tensor = mxfp4.encode(one_block([7.9]) * 2.0**exponent)
+        assert tensor.dequantize(torch.float32)[0] == 8 * 2.0**exponent
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_round_trip_of_random_bytes(seed):
+    generator = torch.Generator().manual_seed(seed)
+    blocks = torch.randint(0, 256, (5, 3, 16), generator=generator, dtype=torch.uint8)
+    scales = torch.randint(0, 252, (5, 3), generator=generator, dtype=torch.uint8)
+    values = mxfp4.decode(blocks, scales, torch.float32)
+    assert torch.equal(mxfp4.encode(values).dequantize(torch.float32), values)
+
+
+def test_ties_go_to_the_even_mantissa():
+    # The 6 pins the scale at 1: with the next scale up the error would be larger.
+    ties = {0.25: 0.0, 0.75: 1.0, 1.25: 1.0, 1.75: 2.0, 2.5: 2.0, 3.5: 4.0, 5.0: 4.0}
+    pins = [6.0, 3.0, 1.5, 0.5] * 6
+    encoded = mxfp4.encode(one_block([*ties, *(-t for t in list(ties)[:1]), *pins])).dequantize(torch.float32)
+    assert encoded[: len(ties)].tolist() == list(ties.values())
+    assert encoded[len(ties)] == 0
+
+
+def test_neighbours_of_a_boundary_round_to_their_own_side():
+    pins = [6.0, 3.0, 1.5, 0.5] * 6
+    encoded = mxfp4.encode(one_block([2.499, 2.501, 4.99, 5.01, *pins])).dequantize(torch.float32)
+    assert encoded[:4].tolist() == [2.0, 3.0, 4.0, 6.0]
+
+
+def test_scale_is_the_better_of_saturating_and_not():
+    saturating = mxfp4.encode(one_block([7.9]))  # 6 at scale 1, but 8 = 4 * 2 is nearer
+    assert saturating.dequantize(torch.float32)[0] == 8.0
+    kept = mxfp4.encode(one_block([6.5] + [0.5] * 31))  # one step up would lose every 0.5
+    assert kept.dequantize(torch.float32)[:2].tolist() == [6.0, 0.5]
+
+
+def test_error_of_gaussian_weights_is_that_of_four_bits():
+    values = torch.randn(256, 320, generator=torch.Generator().manual_seed(0)) * 0.02
+    error = mxfp4.encode(values).dequantize(torch.float32) - values
+    assert error.norm() / values.norm() < 0.115
+
+
+def test_zeros_and_tiny_values():
+    zeros = mxfp4.encode(torch.zeros(64))
+    assert zeros.scales.tolist() == [127, 127]
+    assert zeros.dequantize(torch.float32).eq(0).all()
+    tiny = one_block([2.0**-149])  # below the smallest scale's half step
+    assert mxfp4.encode(tiny).dequantize(torch.float32).eq(0).all()
+
+
+def test_bfloat16_weights_are_accepted():
+    values = torch.randn(4, 32).bfloat16()
+    assert torch.equal(mxfp4.encode(values).blocks, mxfp4.encode(values.float()).blocks)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_cannot_be_held_is_refused(bad):
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        mxfp4.encode(one_block([bad]))
+
+
+def test_wrong_shapes_and_dtypes_are_refused():
+    with pytest.raises(ValueError, match=r"multiples of 32.*\(2, 33\)"):
+        mxfp4.encode(torch.zeros(2, 33))
+    with pytest.raises(ValueError, match="do not belong"):
+        mxfp4.decode(torch.zeros(2, 15, dtype=torch.uint8), torch.zeros(2, dtype=torch.uint8), torch.float32)
+    with pytest.raises(ValueError, match="uint8"):
+        mxfp4.decode(torch.zeros(2, 16), torch.zeros(2, dtype=torch.uint8), torch.float32)
