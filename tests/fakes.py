@@ -194,7 +194,9 @@ class _Outputs:
 
     async def aclose(self) -> None:
         if self._num_finals_due and self._engine.is_alive:
-            self._engine.abort(self._request_id)
+            # Not by `abort`: a cancelled reader has ended the script already, which is no business of a real engine's.
+            self._engine.aborted.append((self._request_id, None, "abort"))
+            self._num_finals_due = 0
         await self._outputs.aclose()
 
 

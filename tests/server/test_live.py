@@ -1,0 +1,150 @@
+"""What only shows on real sockets: many streams at once, vanishing clients, the end of the server."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from rose.chat.tokenizer import Tokenizer
+from rose.engine.messages import AddRequest
+from rose.errors import ConfigError
+from rose.server.http import address_of, bind
+from tests.fakes import FakeEngine, Step, by_token
+from tests.server.conftest import read_stream
+from tests.server.live import live_server
+
+ENDLESS = "<|channel|>final<|message|>" + "High at 4. " * 1000
+
+
+def endless(tokenizer: Tokenizer) -> FakeEngine:
+    """An engine that has much to say, slowly."""
+    steps = by_token(tokenizer.encode_with_special(ENDLESS))
+    return FakeEngine(lambda _: steps, max_model_len=100_000, step_s=0.005)
+
+
+def wait_until(condition) -> None:
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.01)
+
+
+def body(text: str = "hi", **fields) -> dict:
+    return {"messages": [{"role": "user", "content": text}]} | fields
+
+
+def test_64_streams_at_once_keep_their_events_apart_and_in_order(tokenizer: Tokenizer) -> None:
+    def script(request: AddRequest) -> list[Step]:
+        name = tokenizer.decode(request.prompt_token_ids).rsplit("#", 1)[1].split("#")[0].split("\n")[0]
+        name = "".join(filter(str.isdigit, name))
+        words = " ".join(f"{name}:{i}" for i in range(20))
+        return by_token(tokenizer.encode_with_special(f"<|channel|>final<|message|>{words}<|return|>"))
+
+    async def one(client: httpx.AsyncClient, number: int) -> None:
+        response = await client.post("/v1/chat/completions", json=body(f"#{number}", stream=True))
+        stream = read_stream(response)
+        assert stream.text("content") == " ".join(f"{number}:{i}" for i in range(20))
+        assert (stream.finish_reasons(), stream.is_done, stream.errors) == (["stop"], True, [])
+
+    async def all_of_them(url: str) -> None:
+        limits = httpx.Limits(max_connections=64)
+        async with httpx.AsyncClient(base_url=url, limits=limits, timeout=60) as client:
+            await asyncio.gather(*(one(client, number) for number in range(64)))
+
+    with live_server(FakeEngine(script), tokenizer) as server:
+        asyncio.run(all_of_them(server.url))
+        assert len(server.engine.submitted) == 64
+        assert server.engine.num_open == 0
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_vanishes_is_aborted(tokenizer: Tokenizer, stream: bool, n: int) -> None:
+    with live_server(endless(tokenizer), tokenizer) as server:
+        with httpx.Client(base_url=server.url, timeout=30) as client:
+            if stream:
+                with client.stream("POST", "/v1/chat/completions", json=body(stream=True, n=n)) as response:
+                    next(response.iter_lines())
+            else:
+                with pytest.raises(httpx.ReadTimeout):
+                    client.post("/v1/chat/completions", json=body(n=n), timeout=0.3)
+        wait_until(lambda: server.engine.aborted and server.engine.num_open == 0)
+        assert [(index, reason) for _, index, reason in server.engine.aborted] == [(None, "abort")]
+        metrics = httpx.get(f"{server.url}/metrics").text
+        assert f'finished_reason="abort",model_name="rose-test"}} {n}.0' in metrics
+
+
+def test_a_client_that_vanishes_before_the_first_output_is_aborted(tokenizer: Tokenizer) -> None:
+    with live_server(FakeEngine(lambda _: [60.0]), tokenizer) as server:
+        for stream in (True, False):
+            with httpx.Client(base_url=server.url) as client, pytest.raises(httpx.ReadTimeout):
+                client.post("/v1/chat/completions", json=body(stream=stream), timeout=0.2)
+            wait_until(lambda: server.engine.num_open == 0)
+
+
+def test_open_streams_end_with_the_server(tokenizer: Tokenizer) -> None:
+    with live_server(endless(tokenizer), tokenizer, grace_s=0.1) as server, httpx.Client(base_url=server.url) as client:
+        with client.stream("POST", "/v1/chat/completions", json=body(stream=True)) as response:
+            lines = response.iter_lines()
+            next(lines)
+            server.stop()
+            events = [line for line in lines if line]
+        assert '"code":"aborted"' in events[-2]
+        assert events[-1] == "data: [DONE]"
+    assert server.engine.is_closed
+
+
+def test_short_requests_finish_within_the_grace(tokenizer: Tokenizer) -> None:
+    steps = by_token(tokenizer.encode_with_special("<|channel|>final<|message|>High at 4.<|return|>"))
+    engine = FakeEngine(lambda _: steps, step_s=0.01)
+    with (
+        live_server(engine, tokenizer, grace_s=5.0) as server,
+        httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body(stream=True)) as response,
+    ):
+        lines = response.iter_lines()
+        next(lines)
+        began = time.monotonic()
+        server.stop()
+        assert '"finish_reason":"stop"' in "".join(lines)
+    assert time.monotonic() - began < 3, "nothing waits when nothing is open"
+
+
+def test_a_large_body_is_refused_and_harms_nobody(tokenizer: Tokenizer) -> None:
+    with (
+        live_server(endless(tokenizer), tokenizer) as server,
+        httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body(stream=True)) as response,
+    ):
+        lines = response.iter_lines()
+        next(lines)
+        large = httpx.post(f"{server.url}/v1/chat/completions", json=body("x" * 10_000_000))
+        assert (large.status_code, large.json()["error"]["code"]) == (413, "request_too_large")
+        assert next(line for line in lines if line).startswith("data: ")
+
+
+def test_a_unix_socket(tmp_path: Path) -> None:
+    path = tmp_path / "rose.sock"
+    with bind("", 0, path) as first:
+        first.listen()
+        assert address_of(first) == f"unix:{path}"
+        with pytest.raises(ConfigError, match="in use"):
+            bind("", 0, path)
+    with bind("", 0, path):
+        pass  # the first was closed and left its file behind
+
+
+def test_a_port_in_use_is_a_config_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ConfigError, match="in use"):
+        bind("127.0.0.1", taken.getsockname()[1])
+    with pytest.raises(ConfigError, match="cannot listen"):
+        bind("no-such-host.invalid", 8000)
+
+
+def test_the_servers_process_has_no_torch() -> None:
+    modules = "rose.server.app, rose.server.http, rose.cli.serve, rose.engine.process_client, rose.weights.resolve"
+    code = f"import sys; import {modules}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
