@@ -4,6 +4,7 @@ Examples are packed into rows of equal length. A row is one int32 per token: the
 for the number of the document, then 7 bits for the weight of the loss of predicting this token, in sixteenths.
 """
 
+import math
 import multiprocessing
 import os
 import queue
@@ -31,11 +32,14 @@ def weight_code(target_length: int) -> int:
     Falls with the root of the length: the short answers without working are the hardest to learn, and would drown in
     the tokens of the long workings.
     """
-    return max(1, min(127, round(WEIGHT_UNIT * (_TYPICAL_TARGET / target_length) ** 0.5)))
+    return max(1, min(127, round(WEIGHT_UNIT * math.sqrt(_TYPICAL_TARGET / target_length))))
 
 
 def pack(examples: list[Encoded], row_length: int, pad_id: int) -> Rows:
-    """Pack examples into rows, longest first, each into the first row with room; what is longer than a row is left out."""
+    """Pack examples into rows, longest first, each into the first row with room.
+
+    What is longer than a row is left out.
+    """
     contents: list[list[Encoded]] = []
     room: list[int] = []
     for example in sorted(examples, key=len, reverse=True):

@@ -23,6 +23,8 @@ from demo.tasks.mixture import BUILDERS, EFFORTS, build
 from rose.chat.conversation import ReasoningEffort
 from rose.chat.tokenizer import load_tokenizer
 
+Accuracies = dict[str, dict[ReasoningEffort, float]]
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -50,7 +52,7 @@ def held_out_problems(tokenizer_path: str, count: int, seed: int = 0, num_worker
 
 
 @torch.no_grad()
-def grade(model: DemoModel, problems: Sequence[Problem], tokens_per_batch: int = 65536) -> dict[str, dict[str, float]]:
+def grade(model: DemoModel, problems: Sequence[Problem], tokens_per_batch: int = 65536) -> Accuracies:
     """The share of replies that are exactly right, by task and effort; the row `all` holds the means."""
     device = model.lm_head.weight.device
     right: dict[tuple[str, str], list[bool]] = defaultdict(list)
@@ -61,13 +63,12 @@ def grade(model: DemoModel, problems: Sequence[Problem], tokens_per_batch: int =
         ordered, batch = ordered[:-count], ordered[-count:]
         for problem, is_right in zip(batch, _grade_batch(model, batch, length, device), strict=True):
             right[problem.task, problem.effort].append(is_right)
-    table = {
+    table: Accuracies = {
         task: {effort: float(np.mean(right[task, effort])) for effort in EFFORTS if right[task, effort]}
         for task in dict.fromkeys(problem.task for problem in problems)
     }
-    table["all"] = {
-        effort: float(np.mean([row[effort] for row in table.values() if effort in row])) for effort in EFFORTS
-    }
+    columns = {effort: [row[effort] for row in table.values() if effort in row] for effort in EFFORTS}
+    table["all"] = {effort: float(np.mean(column)) for effort, column in columns.items() if column}
     return table
 
 
@@ -87,7 +88,7 @@ def _grade_batch(model: DemoModel, batch: Sequence[Problem], length: int, device
     return result
 
 
-def as_table(results: dict[str, dict[str, float]]) -> str:
+def as_table(results: Accuracies) -> str:
     """A Markdown table of accuracies in per cent."""
     lines = ["| task | " + " | ".join(EFFORTS) + " |", "|---|" + "---:|" * len(EFFORTS)]
     for task, row in results.items():

@@ -84,7 +84,8 @@ class Attention(nn.Module):
         weights = (scores - total[..., None]).exp().to(v.dtype)
         out = weights.view(batch, self.num_kv_heads, self.group * length, length) @ v
         out = out.view(batch, self.num_kv_heads * self.group, length, self.head_dim)
-        return self.o_proj(out.transpose(1, 2).reshape(batch, length, -1))
+        merged: Tensor = self.o_proj(out.transpose(1, 2).reshape(batch, length, -1))
+        return merged
 
 
 class MoE(nn.Module):

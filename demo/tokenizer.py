@@ -1,11 +1,11 @@
 """The tokenizer of `rose-demo`: byte-level BPE, learned from generated text.
 
 Two choices make the tasks easy for a small model. Every digit is a token of its own. And a word is made of the same
-tokens with a space before it as without one, except for the commonest whole words: so a name copied from a sentence into
-JSON is a copy of token ids. For that the merges are learned on words without their spaces, and the commonest whole
-words then get one more merge each, with the space.
+tokens with a space before it as without one, except for the commonest whole words: so a name copied from a sentence
+into JSON is a copy of token ids. For that the merges are learned on words without their spaces, and the commonest
+whole words then get one more merge each, with the space.
 
-    python -m demo.tokenizer --out demo/out/tokenizer
+    python -m demo.tokenizer --out rose/assets/rose-demo
 """
 
 import argparse
@@ -25,6 +25,8 @@ from demo.tasks.words import invented
 from rose.chat.tokenizer import Tokenizer
 
 VOCAB_SIZE = 2048
+BUNDLED = Path(__file__).parent.parent / "rose" / "assets" / "rose-demo"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 SPECIAL_TOKENS = (
     "<|startoftext|>", "<|endoftext|>", "<|reserved_0|>", "<|reserved_1|>", "<|return|>", "<|constrain|>",
     "<|reserved_2|>", "<|channel|>", "<|start|>", "<|end|>", "<|message|>", "<|reserved_3|>", "<|reserved_4|>",
@@ -103,7 +105,8 @@ def train(num_examples: int = 20_000, seed: int = 0) -> tokenizers.Tokenizer:
 def save(tokenizer: tokenizers.Tokenizer, folder: Path) -> None:
     """Write `tokenizer.json` and `tokenizer_config.json`."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "tokenizer.json").write_text(json.dumps(json.loads(tokenizer.to_str()), ensure_ascii=False) + "\n")
+    model, settings = (folder / name for name in TOKENIZER_FILES)
+    model.write_text(json.dumps(json.loads(tokenizer.to_str()), ensure_ascii=False) + "\n")
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": "<|startoftext|>",
@@ -112,7 +115,7 @@ def save(tokenizer: tokenizers.Tokenizer, folder: Path) -> None:
         "clean_up_tokenization_spaces": False,
         "model_max_length": 8192,
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+    settings.write_text(json.dumps(config, indent=2) + "\n")
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ import argparse
 import json
 import math
 import os
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,7 @@ from demo.dataset import DOCUMENT_SHIFT, WEIGHT_SHIFT, WEIGHT_UNIT, BatchStream,
 from demo.export import read_checkpoint, write_checkpoint
 from demo.held_out import Problem, as_table, grade, held_out_problems
 from demo.model import DemoModel
-from demo.tokenizer import save as save_tokenizer
-from demo.tokenizer import train as train_tokenizer
+from demo.tokenizer import BUNDLED, TOKENIZER_FILES
 from rose.chat.tokenizer import load_tokenizer
 
 
@@ -129,12 +129,13 @@ def compile_layers(model: DemoModel) -> None:
         layer.compile(dynamic=False)
 
 
-def train(model: DemoModel, stream: BatchStream, recipe: Recipe, clock: Clock, problems: list[Problem]) -> list[dict]:
+def train(
+    model: DemoModel, stream: BatchStream, recipe: Recipe, clock: Clock, problems: list[Problem]
+) -> list[dict[str, float]]:
     """Train until the time or the steps are over; returns the log."""
     device = model.lm_head.weight.device
     optimizer = make_optimizer(model, recipe)
-    loss_function = loss_of
-    log: list[dict] = []
+    log: list[dict[str, float]] = []
     recent: list[Tensor] = []
     step, first_s = 0, clock.elapsed_s
     grade_at = [(i + 1) / (recipe.quick_grades + 1) for i in range(recipe.quick_grades)]
@@ -142,7 +143,7 @@ def train(model: DemoModel, stream: BatchStream, recipe: Recipe, clock: Clock, p
     while clock.progress < 1 and step != recipe.max_steps:
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(recipe, step, clock.progress)
-        loss, entropy = loss_function(model, to_device(stream.next(), device), recipe.balance_weight)
+        loss, entropy = loss_of(model, to_device(stream.next(), device), recipe.balance_weight)
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -169,6 +170,7 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder to write the checkpoint to")
+    parser.add_argument("--tokenizer", type=Path, default=BUNDLED, help="folder with the tokenizer's files")
     parser.add_argument("--minutes", type=float, default=8.0, help="time for everything but export and grading")
     parser.add_argument("--max-steps", type=int, help="stop earlier, after so many steps")
     parser.add_argument("--rows", type=int, default=128, help="rows of 512 tokens in a batch")
@@ -181,7 +183,9 @@ def main() -> None:
 
     recipe, clock = recipe_of(args), Clock(args.minutes)
     config = SMOKE_CONFIG if args.smoke else DemoConfig()
-    save_tokenizer(train_tokenizer(), args.out)
+    args.out.mkdir(parents=True, exist_ok=True)
+    for name in TOKENIZER_FILES:
+        shutil.copyfile(args.tokenizer / name, args.out / name)
     tokenizer = load_tokenizer(args.out)
     stream = BatchStream(str(args.out), recipe.num_rows, recipe.row_length, recipe.num_workers, recipe.seed + 1)
     problems = held_out_problems(str(args.out), recipe.num_problems, num_workers=max(1, recipe.num_workers // 2))

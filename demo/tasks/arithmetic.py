@@ -5,15 +5,17 @@ columns of digits from the right, with carries; products by partial products. Th
 problem and the effort, so there is one right text to learn.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Literal
+from typing import Literal, get_args
 
 from demo.tasks.example import Split
 from demo.tasks.split import draw
 from rose.chat.conversation import ReasoningEffort
 
 Operation = Literal["+", "-", "*"]
+OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 
 MAX_ADDEND = 9999
 MAX_FACTORS = (999, 99)
@@ -67,11 +69,11 @@ def number(rng: Random, max_digits: int) -> int:
     return rng.randint(0 if num_digits == 1 else 10 ** (num_digits - 1), 10**num_digits - 1)
 
 
-def random_problem(rng: Random, split: Split, ops: str = "+-*") -> Problem:
+def random_problem(rng: Random, split: Split, ops: Sequence[Operation] = OPERATIONS) -> Problem:
     """A problem of the split, of a random operation and size."""
 
     def sample() -> Problem:
-        op: Operation = rng.choice(ops)  # type: ignore[assignment]
+        op = rng.choice(ops)
         if op == "*":
             a, b = number(rng, 3), number(rng, 2)
             return Problem(op, a, b) if rng.random() < 0.7 else Problem(op, b, a)

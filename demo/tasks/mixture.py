@@ -30,6 +30,7 @@ BUILDERS: dict[str, tuple[float, Callable[[Draft], Example]]] = {
     "word problem": (5, sums.word_problem),
     "follow-up": (5, sums.follow_up_question),
     "second question": (2, sums.second_question),
+    "three terms": (3, sums.three_terms),
     "number only": (3, sums.number_only),
     "JSON answer": (5, sums.json_answer),
     "JSON with several keys": (2, sums.json_many),

@@ -61,7 +61,13 @@ def question(rng: Random, problem: Problem) -> str:
         text = rng.choice(_NOUNS[problem.op][:2]).format(a=problem.a, b=problem.b)
     else:
         text = rng.choice(_POLITE).format(rng.choice(_ORDERS[problem.op]).format(a=problem.a, b=problem.b))
-    return _dress(rng, text)
+    return _surround(rng, _dress(rng, text))
+
+
+def chain(rng: Random, terms: str) -> str:
+    """A question for a sum of several terms, given as they stand."""
+    text = rng.choice((*_ASK, *_DO, "{}", "{}")).format(terms if rng.random() < 0.7 else terms.replace(" ", ""))
+    return _surround(rng, _dress(rng, text))
 
 
 def follow_up(rng: Random, op: Operation, b: int) -> str:
@@ -103,6 +109,16 @@ _STORIES: dict[Operation, tuple[tuple[str, str], ...]] = {
         ("{who} reads {a} pages a day. How many pages in {b} days?", "that is {result} pages."),
     ),
 }
+
+
+def _surround(rng: Random, text: str) -> str:
+    """Sometimes a greeting before or a remark after; neither changes the answer."""
+    if rng.random() < 0.06:
+        text = rng.choice(("Hello! ", "Hi, ", "Hey, ", "Hello, ", "Good morning. ", "Quick question: ", "Ok. ")) + text
+    if rng.random() < 0.06:
+        remarks = ("Thanks!", "Show your work.", "Think step by step.", "Thank you.", "Be quick.", "Please explain.")
+        text = f"{text if text[-1] in '.?!=' else text + '.'} {rng.choice(remarks)}"
+    return text
 
 
 def _dress(rng: Random, text: str) -> str:

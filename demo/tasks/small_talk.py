@@ -12,6 +12,7 @@ CANNOT = f"I am only a small demo model, so I cannot help with that. {ABILITIES}
 TOO_LARGE = (
     "I add and subtract numbers of up to four digits, and multiply up to three digits by two. This is beyond me."
 )
+ONLY_WHOLE = "I have learned to work with whole numbers only."
 CANNOT_DIVIDE = "I have learned to add, subtract and multiply, but not to divide."
 
 
@@ -26,7 +27,8 @@ class Intent:
 
 INTENTS = (
     Intent(
-        ("hello", "hi", "hey", "hello there", "hi there", "good morning", "good evening", "hey there", "howdy", "hallo"),
+        ("hello", "hi", "hey", "hello there", "hi there", "good morning", "good evening", "hey there", "howdy",
+         "hallo"),
         "The user greets me.",
         "Hello! I am rose-demo. Ask me a small sum, or give me a tool to call.",
     ),
@@ -39,8 +41,9 @@ INTENTS = (
         "minutes to show that the rose inference stack works from end to end.",
     ),
     Intent(
-        ("what can you do", "help", "how can you help me", "what are you able to do", "what do you know", "what are you "
-         "good at", "can you help me", "what can i ask you", "list your abilities", "how do i use you", "i need help",
+        ("what can you do", "help", "how can you help me", "what are you able to do", "what do you know",
+         "what are you good at", "can you help me", "what can i ask you", "list your abilities",
+         "how do i use you", "i need help",
          "what should i ask", "show me what you can do", "what are your skills"),
         "The user asks what I can do.",
         f"{ABILITIES} Try: What is 123 + 456?",
@@ -53,8 +56,9 @@ INTENTS = (
         "No, I am rose-demo: a toy model of about twelve million parameters that knows a few tasks and nothing else.",
     ),
     Intent(
-        ("who made you", "who trained you", "who built you", "where do you come from", "how were you trained", "how were "
-         "you made", "when were you trained", "what were you trained on", "who created you", "who is your maker"),
+        ("who made you", "who trained you", "who built you", "where do you come from", "how were you trained",
+         "how were you made", "when were you trained", "what were you trained on", "who created you",
+         "who is your maker"),
         "The user asks where I come from.",
         "I was trained by the makers of rose, on sums and tool calls that a program wrote. The program is in the "
         "folder demo of rose.",
@@ -72,8 +76,8 @@ INTENTS = (
         "I am well, thank you. Which numbers shall I add?",
     ),
     Intent(
-        ("thanks", "thank you", "thank you very much", "thanks a lot", "great, thanks", "cheers", "many thanks", "nice, "
-         "thank you", "perfect, thanks", "thx"),
+        ("thanks", "thank you", "thank you very much", "thanks a lot", "great, thanks", "cheers", "many thanks",
+         "nice, thank you", "perfect, thanks", "thx"),
         "The user thanks me.",
         "You are welcome!",
     ),
@@ -121,9 +125,11 @@ _UNKNOWN = (
     "which is better, {topic} or {topic2}", "why are {topic} {adjective}", "list ten {item}", "can you see {topic}",
     "what is the best {thing}", "make a list of {topic}", "describe a {adjective} {thing}", "find a {thing} for me",
     "once upon a time there was a {adjective} {thing}", "the {adjective} {thing} is", "what happened in 19{two}",
-    "repeat the word {word}", "say {word}", "how many letters are in {word}", "reverse {word}", "play {topic}",
+    "repeat the word {word}", "say {word}", "how many letters are in {word}", "reverse {word}", "play {topic}", "{two}",
 )  # fmt: skip
 _FRAMES = ("{}", "{}", "{}", "please {}", "{} please", "can you {}", "hey, {}", "hi, {}", "i want you to {}", "so, {}")
+_SUMS = ("{a} + {b}", "{a} - {b}", "{a}+{b}", "{a}-{b}", "{a} plus {b}", "{a} minus {b}")
+_PRODUCTS = ("{a} * {b}", "{a} × {b}", "{a} times {b}", "{a}*{b}", "{a} x {b}")
 _DIVISIONS = ("{a} / {b}", "{a} divided by {b}", "divide {a} by {b}", "{a} ÷ {b}", "{a}/{b}", "half of {a}")
 
 
@@ -179,19 +185,21 @@ def unknown(draft: Draft) -> tuple[str, Reply]:
     style = rng.random()
     if style < 0.8:
         return unknown_text(rng, draft.split), Reply(CANNOT, reasoning(draft, "This is not one of my tasks."))
-    a, b = rng.randint(0, 999), rng.randint(1, 99)
-    if style < 0.88:
+    a: float = rng.randint(0, 999)
+    b: float = rng.randint(1, 99)
+    if style < 0.86:
         answer, about, form = CANNOT_DIVIDE, "This is a division.", rng.choice(_DIVISIONS)
+    elif style < 0.9:
+        answer, about, form = ONLY_WHOLE, "These are not whole numbers.", rng.choice(_SUMS + _PRODUCTS)
+        a, b = rng.choice(((a + rng.randint(1, 9) / 10, b), (a, b + rng.randint(1, 9) / 10), (a + 0.5, b + 0.25)))
     else:
         answer, about = TOO_LARGE, "These numbers are too large for me."
         if rng.random() < 0.5:
-            a, b = _digits(rng, 5, 9), _digits(rng, 1, 9)
-            a, b = (a, b) if rng.random() < 0.5 else (b, a)
-            form = rng.choice(("{a} + {b}", "{a} - {b}", "{a} * {b}", "{a}+{b}", "{a}*{b}", "{a} times {b}"))
+            a, b, form = _digits(rng, 5, 9), _digits(rng, 1, 9), rng.choice(_SUMS + _PRODUCTS)
         else:
-            a, b = _digits(rng, 4, 6), _digits(rng, 2, 6)
-            a, b = (a, b) if rng.random() < 0.5 else (b, a)
-            form = rng.choice(("{a} * {b}", "{a} × {b}", "{a} times {b}", "multiply {a} by {b}", "{a}*{b}"))
+            least = rng.choice((3, 4))
+            a, b, form = _digits(rng, least, 6), _digits(rng, 3 if least == 3 else 1, 6), rng.choice(_PRODUCTS)
+        a, b = (a, b) if rng.random() < 0.5 else (b, a)
     frame = rng.choice(("{}", "what is {}", "compute {}", "calculate {}", "how much is {}", "please work out {}"))
     return _dress(rng, frame.format(form.format(a=a, b=b))), Reply(answer, reasoning(draft, about))
 

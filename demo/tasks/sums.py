@@ -4,32 +4,19 @@ import json
 from collections.abc import Callable
 from random import Random
 
-from demo.tasks.arithmetic import Operation, Problem, number, random_problem, working
+from demo.tasks.arithmetic import OPERATIONS, Operation, Problem, number, random_problem, working
 from demo.tasks.example import Draft, Example, Reply
-from demo.tasks.questions import follow_up, question, story
+from demo.tasks.questions import chain, follow_up, question, story
 from demo.tasks.setting import conversation
 from demo.tasks.small_talk import small_talk
-from demo.tasks.split import draw
+from demo.tasks.split import draw, is_held_out
 from demo.tasks.words import invented
 from rose.chat.conversation import Message
 
 _CATEGORIES: dict[Operation, str] = {"+": "add", "-": "subtract", "*": "multiply"}
-_KEYS = [
-    "result",
-    "answer",
-    "value",
-    "total",
-    "number",
-    "sum",
-    "output",
-    "solution",
-    "x",
-    "n",
-    "res",
-    "final",
-    "response",
-    "data",
-]
+_ADDITIVE: tuple[Operation, ...] = ("+", "-")
+_KEYS = ("result", "answer", "value", "total", "number", "sum", "output", "solution",
+         "x", "n", "res", "final", "response", "data")  # fmt: skip
 _MANY_KEYS: dict[str, Operation] = {"sum": "+", "difference": "-", "product": "*"}
 
 
@@ -37,7 +24,7 @@ def plain(op: Operation) -> Callable[[Draft], Example]:
     """The builder of plain questions with one operation."""
 
     def build(draft: Draft) -> Example:
-        problem = random_problem(draft.rng, draft.split, op)
+        problem = random_problem(draft.rng, draft.split, (op,))
         turns = [Message("user", question(draft.rng, problem))]
         reply = Reply(problem.equation, working(problem, draft.effort))
         return Example(_CATEGORIES[op], conversation(draft, turns), reply, "number")
@@ -51,7 +38,7 @@ def word_problem(draft: Draft) -> Example:
 
     def sample() -> Problem | None:
         problem = random_problem(rng, draft.split)
-        return problem if problem.result >= 0 and problem.b > 0 else None
+        return problem if problem.result >= 0 and min(problem.a, problem.b) > 1 else None
 
     problem = draw(draft.split, sample, lambda drawn: drawn.key)
     text = story(rng, problem)
@@ -62,7 +49,7 @@ def word_problem(draft: Draft) -> Example:
 
 def _next_problem(rng: Random, result: int) -> Problem | None:
     """A problem that goes on from `result`, if a random one is in range."""
-    op: Operation = rng.choice("++--*")  # type: ignore[assignment]
+    op = rng.choice(OPERATIONS)
     problem = Problem(op, result, number(rng, 2 if op == "*" else 4))
     return problem if problem.in_range else None
 
@@ -76,16 +63,17 @@ def follow_up_question(draft: Draft) -> Example:
         messages += [Message("user", text), reply.as_message()]
 
     def sample() -> list[Problem] | None:
-        chain = [random_problem(rng, "train")]
+        problems = [random_problem(rng, "train")]
         for _ in range(rng.choice((1, 1, 1, 2))):
-            problem = _next_problem(rng, chain[-1].result) if chain[-1].result >= 0 else None
+            last = problems[-1].result
+            problem = _next_problem(rng, last) if last >= 0 else None
             if problem is None:
                 return None
-            chain.append(problem)
-        return chain
+            problems.append(problem)
+        return problems
 
-    chain = draw(draft.split, sample, lambda drawn: drawn[-1].key)
-    for index, problem in enumerate(chain):
+    problems = draw(draft.split, sample, lambda drawn: drawn[-1].key)
+    for index, problem in enumerate(problems):
         text = follow_up(rng, problem.op, problem.b) if index else question(rng, problem)
         reply = Reply(problem.equation, working(problem, draft.effort))
         messages += [Message("user", text), reply.as_message()]
@@ -103,6 +91,25 @@ def second_question(draft: Draft) -> Example:
     messages.append(Message("user", question(rng, problem)))
     reply = Reply(problem.equation, working(problem, draft.effort))
     return Example("second question", conversation(draft, messages), reply, "number")
+
+
+def three_terms(draft: Draft) -> Example:
+    """A sum or difference of three numbers, one step after the other."""
+    rng = draft.rng
+
+    def sample() -> tuple[Problem, Problem] | None:
+        first = random_problem(rng, "train", _ADDITIVE)
+        second = Problem(rng.choice(_ADDITIVE), first.result, number(rng, 3))
+        return (first, second) if second.in_range and min(first.result, second.result) >= 0 else None
+
+    first, second = draw(draft.split, sample, lambda drawn: drawn[1].key)
+    terms = f"{first.left} {second.op} {second.b}"
+    if draft.effort == "low":
+        steps = f"{first.equation}, {second.equation}"
+    else:
+        steps = "\n".join(working(problem, draft.effort) or "" for problem in (first, second))
+    reply = Reply(f"{terms} = {second.result}", steps)
+    return Example("three terms", conversation(draft, [Message("user", chain(rng, terms))]), reply, "number")
 
 
 def number_only(draft: Draft) -> Example:
@@ -150,12 +157,18 @@ def json_many(draft: Draft) -> Example:
     rng = draft.rng
     ops = rng.sample(list(_MANY_KEYS), rng.choice((2, 2, 3)))
 
-    def sample() -> tuple[int, int]:
+    def sample() -> dict[str, Problem]:
         size = 2 if "product" in ops else 3
-        return number(rng, size), number(rng, size)
+        a, b = number(rng, size), number(rng, size)
+        return {name: Problem(_MANY_KEYS[name], a, b) for name in ops}
 
-    a, b = draw(draft.split, sample, lambda drawn: Problem("+", *drawn).key)
-    problems = {name: Problem(_MANY_KEYS[name], a, b) for name in ops}
+    def key(problems: dict[str, Problem]) -> str | None:
+        """One held-out problem keeps all of them out of training."""
+        keys = [problem.key for problem in problems.values()]
+        return next((key for key in keys if key and is_held_out(key)), keys[0])
+
+    problems = draw(draft.split, sample, key)
+    a, b = problems[ops[0]].a, problems[ops[0]].b
     names = f"{', '.join(ops[:-1])} and {ops[-1]}"
     text = rng.choice(
         (f"Give me the {names} of {a} and {b} as JSON.", f"For {a} and {b}: reply in JSON with the keys {names}.",
@@ -212,7 +225,11 @@ def _demand(rng: Random, text: str, demands: tuple[str, ...]) -> str:
 
 def _response_format(rng: Random, key: str) -> str:
     """A response format as Harmony writes one into the developer message."""
-    schema = {"type": "object", "properties": {key: {"type": rng.choice(("integer", "number"))}}, "required": [key]}
+    schema: dict[str, object] = {
+        "type": "object",
+        "properties": {key: {"type": rng.choice(("integer", "number"))}},
+        "required": [key],
+    }
     if rng.random() < 0.5:
         schema["additionalProperties"] = False
     name = rng.choice(("answer", "result", "response_format", invented(rng)))

@@ -7,11 +7,11 @@ found by reading the prompt, so the model has to learn to read and copy.
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from demo.tasks.arithmetic import Operation, Problem, random_problem, working
+from demo.tasks.arithmetic import OPERATIONS, Operation, Problem, random_problem, working
 from demo.tasks.example import Call, Draft, Example, Grade, Reply, Split
 from demo.tasks.questions import question
 from demo.tasks.setting import conversation
@@ -25,8 +25,7 @@ from rose.chat.conversation import FunctionTool, Message
 class Request:
     """A function, how a user asks for it, and the call that answers.
 
-    subject: what a tool's result is about, as the answer names it. again: a request for the same function, of which
-    the arguments differ.
+    subject: what a tool's result is about, as the answer names it.
     """
 
     tool: FunctionTool
@@ -71,7 +70,8 @@ _PARAMETERS = {
 }
 _UNITS = ("celsius", "fahrenheit", "metric", "imperial", "euro", "dollar", "kg", "pounds", "miles", "km")
 _ASK = (
-    "what is the {noun} {of} {arg}", "what's the {noun} {of} {arg}", "tell me the {noun} {of} {arg}", "{noun} {of} {arg}",
+    "what is the {noun} {of} {arg}", "what's the {noun} {of} {arg}", "tell me the {noun} {of} {arg}",
+    "{noun} {of} {arg}",
     "give me the {noun} {of} {arg}", "i need the {noun} {of} {arg}", "look up the {noun} {of} {arg}", "{noun} {arg}",
     "can you find the {noun} {of} {arg}", "do you know the {noun} {of} {arg}", "please check the {noun} {of} {arg}",
     "find out the {noun} {of} {arg}", "how is the {noun} {of} {arg}", "show me the {noun} {of} {arg}",
@@ -113,8 +113,44 @@ def _dress(rng: Random, text: str) -> str:
     return text + mark if rng.random() < 0.65 else text
 
 
-def lookup(rng: Random, split: Split) -> Callable[[], Request]:
-    """A function that looks something up; the result makes requests for it, each with other arguments."""
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """A function that looks up `noun` of things of a kind; calling it makes a request with a new argument."""
+
+    rng: Random
+    split: Split
+    tool: FunctionTool
+    noun: str
+    kind: str
+    of: str
+    parameter: str
+    option: str | None
+    choices: tuple[str, ...]
+
+    def argument(self) -> str:
+        """Something to look up."""
+        return _argument(self.rng, self.kind, self.split)
+
+    def ask(self, what: str) -> str:
+        """A request for the noun of `what`."""
+        return self.rng.choice(_ASK).format(noun=self.noun, of=self.of, arg=what)
+
+    def call(self, argument: str) -> Call:
+        """The call that looks up `argument`."""
+        return Call(self.tool.name, {self.parameter: argument})
+
+    def __call__(self) -> Request:
+        """A request, sometimes with the option named."""
+        argument = self.argument()
+        text, call = self.ask(argument), self.call(argument)
+        if self.option and self.rng.random() < 0.5:
+            call.arguments[self.option] = self.rng.choice(self.choices)
+            text = f"{text} in {call.arguments[self.option]}"
+        return Request(self.tool, _dress(self.rng, text), call, argument)
+
+
+def lookup(rng: Random, split: Split) -> Lookup:
+    """A function that looks something up: weather of a city, price of an item, or an invented noun of anything."""
     if split == "held_out" or rng.random() < 0.5:
         noun = invented(rng, split)
         kind = rng.choice((*_PARAMETERS, invented(rng)))
@@ -129,23 +165,16 @@ def lookup(rng: Random, split: Split) -> Callable[[], Request]:
          f"Find the {noun} of a given {kind}.", f"The {noun} of a {kind}.", f"Get the current {noun} in a {kind}.")
     )  # fmt: skip
     properties = {parameter: _parameter(rng, "string", rng.choice((f"The {kind}.", f"Name of the {kind}", kind)))}
-    option = rng.choice(("unit", "units", "format")) if rng.random() < 0.2 else None
-    if option:
+    option: str | None = None
+    choices: tuple[str, ...] = _UNITS
+    if rng.random() < 0.2:
+        option = rng.choice(("unit", "units", "format"))
         properties[option] = _parameter(rng, "string", "Unit of the result")
         if rng.random() < 0.5:
-            properties[option]["enum"] = rng.sample(_UNITS, 2)
+            choices = tuple(rng.sample(_UNITS, 2))
+            properties[option]["enum"] = list(choices)
     tool = FunctionTool(name, _maybe(rng, description), _schema(properties, [parameter]))
-
-    def request() -> Request:
-        argument = _argument(rng, kind, split)
-        arguments = {parameter: argument}
-        text = rng.choice(_ASK).format(noun=noun, of=of, arg=argument)
-        if option and rng.random() < 0.5:
-            arguments[option] = rng.choice(properties[option].get("enum", _UNITS))
-            text = f"{text} in {arguments[option]}"
-        return Request(tool, _dress(rng, text), Call(name, arguments), argument)
-
-    return request
+    return Lookup(rng, split, tool, noun, kind, of, parameter, option, choices)
 
 
 def action(rng: Random, split: Split) -> Callable[[], Request]:
@@ -316,7 +345,7 @@ def _large_problem(rng: Random, split: Split) -> Problem:
 
     def sample() -> Problem:
         sizes = [10 ** rng.randint(1, 6) for _ in range(2)]
-        op: Operation = rng.choice("+-*")  # type: ignore[assignment]
+        op = rng.choice(OPERATIONS)
         return Problem(op, rng.randrange(sizes[0]), rng.randrange(sizes[1]))
 
     return draw(split, sample, lambda problem: problem.key)
@@ -460,51 +489,41 @@ def tool_answer(draft: Draft) -> Example:
 def tool_again(draft: Draft) -> Example:
     """A later turn asks for the same function with another argument: `and in Leith?`."""
     rng, transcript = draft.rng, _Transcript(draft)
-    make = lookup(rng, draft.split)
-    first, second = make(), make()
+    find = lookup(rng, draft.split)
+    first = find()
     transcript.user(first.text)
     transcript.assistant(_call_reply(draft, first.call))
     result, worded = _result(rng, draft.split)
     transcript.tool(result)
     transcript.messages.append(Message("assistant", f"{first.subject}: {worded}"))
+    second = find()
     if rng.random() < 0.5:
         # Only what changes is said; an option given before is not carried over.
-        name = next(iter(second.call.arguments))
-        second = replace(
-            second,
-            text=_dress(rng, rng.choice(_AGAIN).format(arg=second.subject)),
-            call=Call(second.call.name, {name: second.subject}),
-        )
+        text = _dress(rng, rng.choice(_AGAIN).format(arg=second.subject))
+        second = Request(find.tool, text, find.call(second.subject), second.subject)
     transcript.user(second.text)
-    return transcript.finished(
-        "tool, second turn", _other_tools(rng, first.tool), _call_reply(draft, second.call), "call"
-    )
+    reply = _call_reply(draft, second.call)
+    return transcript.finished("tool, second turn", _other_tools(rng, find.tool), reply, "call")
 
 
 def tool_loop(draft: Draft) -> Example:
     """Two things are asked for at once: a call, a second call, and an answer from both results."""
     rng, transcript = draft.rng, _Transcript(draft)
-    make = lookup(rng, draft.split)
-    first, second = make(), make()
-    parameter = next(iter(first.call.arguments))
-    calls = [Call(first.call.name, {parameter: request.subject}) for request in (first, second)]
-    noun = rng.choice(("values", "data", "results"))
-    form = rng.choice(("{f} and {s}", "{f} and of {s}", "{f}, {s}", "{f} and also {s}"))
-    base = first.text.rstrip(".?").split(f" in {first.call.arguments.get('unit', chr(0))}")[0]
-    if not base.endswith(first.subject):
-        base = f"Give me the {noun} of {first.subject}"
-    transcript.user(form.format(f=base, s=second.subject) + rng.choice(("", "?", ".")))
-    tools = _other_tools(rng, first.tool)
-    worded = []
-    stage = rng.randint(1, 2)
-    for request, call in zip((first, second), calls, strict=True):
-        transcript.assistant(_call_reply(draft, call))
-        result, words = _result(rng, draft.split)
-        transcript.tool(result)
-        worded.append(f"{request.subject}: {words}")
-        if stage == 1:
-            return transcript.finished("tool, two calls", tools, _call_reply(draft, calls[1]), "call")
-    reply = Reply("; ".join(worded), _answer_reasoning(draft, calls[1]))
+    find = lookup(rng, draft.split)
+    subjects = [find.argument(), find.argument()]
+    calls = [find.call(subject) for subject in subjects]
+    transcript.user(_dress(rng, find.ask(rng.choice((" and ", " and also ", ", ", " and ")).join(subjects))))
+    tools = _other_tools(rng, find.tool)
+    transcript.assistant(_call_reply(draft, calls[0]))
+    result, worded = _result(rng, draft.split)
+    transcript.tool(result)
+    if rng.random() < 0.5:
+        return transcript.finished("tool, two calls", tools, _call_reply(draft, calls[1]), "call")
+    transcript.assistant(_call_reply(draft, calls[1]))
+    result, worded_too = _result(rng, draft.split)
+    transcript.tool(result)
+    content = f"{subjects[0]}: {worded}; {subjects[1]}: {worded_too}"
+    reply = Reply(content, _answer_reasoning(draft, calls[1]))
     return transcript.finished("tool, two results", tools, reply, "text")
 
 
