@@ -57,7 +57,7 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
     return Recipe(
         minutes=args.minutes, max_steps=args.max_steps, num_rows=args.rows, row_length=512,
         learning_rate=args.learning_rate, warmup_steps=300, weight_decay=0.02, balance_weight=0.01,
-        num_workers=max(1, min(12, (os.cpu_count() or 4) - 3)), num_problems=200, log_every=100, quick_grades=5,
+        num_workers=max(1, min(12, (os.cpu_count() or 4) - 3)), num_problems=200, log_every=250, quick_grades=5,
         compile=not args.no_compile, seed=args.seed,
     )  # fmt: skip
 
