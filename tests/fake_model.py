@@ -90,13 +90,12 @@ def mix(layer: int, values: Tensor) -> int:
 
 
 def expected_logits(model: FakeModel, token_ids: list[int]) -> Tensor:
-    """The logits after the last token, [vocab_size], straight from the definition."""
+    """The logits after each token, [num_tokens, vocab_size], straight from the definition."""
     state = (torch.tensor(token_ids) * 31 + 7) % PRIME
     for index, spec in enumerate(model.attention_specs):
         window = spec.sliding_window or len(token_ids)
         state = torch.tensor([mix(index, state[max(0, i - window + 1) : i + 1]) for i in range(len(token_ids))])
-    hidden = state[-1:].to(model.dtype)[:, None]
-    return model.compute_logits(hidden)[0]
+    return model.compute_logits(state.to(model.dtype)[:, None])
 
 
 def load(

@@ -21,7 +21,7 @@ class EngineEnd:
         for socket in (self._inbox, self._outbox):
             socket.set_hwm(0)  # never drop, never block: the requests that are open bound what is under way
             socket.linger = _LINGER_MS
-        self._inbox.connect(to_engine_address(folder))
+        self._inbox.bind(to_engine_address(folder))
         self._outbox.connect(from_engine_address(folder))
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(ToEngine)

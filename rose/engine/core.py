@@ -84,7 +84,7 @@ class EngineCore:
     @property
     def has_work(self) -> bool:
         """Whether `step` has something to do or to say."""
-        return self.scheduler.has_requests or bool(self._refusals)
+        return self.scheduler.has_requests or self.scheduler.has_outputs or bool(self._refusals)
 
     def add(self, message: AddRequest) -> None:
         """Queue a request, or refuse it: then its final outputs come with the next step."""

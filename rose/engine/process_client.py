@@ -22,6 +22,7 @@ from rose.log import get_logger
 logger = get_logger(__name__)
 
 _CLOSE_TIMEOUT_S = 5.0
+_RECONNECT_MS = 10
 _LAST_WORDS_TIMEOUT_S = 0.05
 
 
@@ -40,7 +41,9 @@ class ProcessEngineClient(BaseClient):
         self._inbox = zmq.asyncio.Socket(self._context, zmq.PULL)
         self._outbox.setsockopt(zmq.SNDHWM, 0)
         self._inbox.setsockopt(zmq.RCVHWM, 0)
-        self._outbox.bind(to_engine_address(self._folder))
+        # Who sends connects: then a message has a queue to wait in, whether or not the other side is there.
+        self._outbox.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+        self._outbox.connect(to_engine_address(self._folder))
         self._inbox.bind(from_engine_address(self._folder))
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromEngine)
@@ -68,6 +71,11 @@ class ProcessEngineClient(BaseClient):
             await client.close()
             raise
         return client
+
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._process.pid
 
     async def close(self) -> None:
         """End the child and wait for it; open requests end with `abort`."""

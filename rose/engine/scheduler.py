@@ -43,6 +43,11 @@ class Scheduler:
         return bool(self._requests)
 
     @property
+    def has_outputs(self) -> bool:
+        """Whether `take_outputs` has something to give."""
+        return bool(self._outputs)
+
+    @property
     def stats(self) -> EngineStats:
         """Gauges and counters of now."""
         return self._counters.snapshot(
@@ -90,7 +95,8 @@ class Scheduler:
         budget, preempted = self._schedule_running(output, self._max_num_batched_tokens)
         if not preempted:  # what was just given up would only be taken back
             budget = self._schedule_waiting(output, budget)
-        output.dropped, self._dropped = self._dropped, []
+        if output.scheduled:  # an empty step is not executed, and must not lose the message
+            output.dropped, self._dropped = self._dropped, []
         self._counters.num_steps += bool(output.scheduled)
         self._counters.num_scheduled_tokens += self._max_num_batched_tokens - budget
         return output

@@ -85,7 +85,7 @@ class KVCacheSpec:
 
     def max_tokens(self, num_blocks: int) -> int:
         """The longest request that `num_blocks` can hold alone: the inverse of `min_blocks`."""
-        low, high = 0, num_blocks * self.block_size + max(group.sliding_window or 0 for group in self.groups)
+        low, high = 0, (num_blocks + 1) * self.block_size + max(group.sliding_window or 0 for group in self.groups)
         if self.min_blocks(high) <= num_blocks:  # only windows: the blocks needed stop growing
             return 1 << 62
         while low < high:
