@@ -45,7 +45,7 @@ def conversations(draw, *, with_reasoning: bool, max_turns: int):
     descriptions = st.none() | TEXTS | st.just("two\nlines\n")
     tools = draw(st.lists(st.builds(FunctionTool, NAMES, descriptions, parameters), max_size=2))
     return Conversation(
-        messages=tuple([*head, *(message for turn in body for message in turn)]),
+        messages=(*head, *(message for turn in body for message in turn)),
         tools=tuple(tools),
         reasoning_effort=draw(st.sampled_from(["low", "medium", "high"])),
         current_date=draw(st.none() | st.just("2025-06-28")),

@@ -11,7 +11,7 @@ from typing import Any
 
 _SCALARS = {"string": "string", "number": "number", "integer": "number", "boolean": "boolean", "null": "null"}
 
-# A schema may be endlessly deep, or double in size with every reference: past these limits the types are not written out.
+# A schema may be very deep, or double in size with every reference: past these limits types are not written out.
 _MAX_DEPTH = 24
 _MAX_REFERENCES = 200
 
