@@ -1,6 +1,7 @@
 """Showing how far a model has loaded: a bar on a terminal, a few log lines elsewhere."""
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -12,7 +13,7 @@ from rose.log import get_logger
 
 logger = get_logger(__name__)
 
-_LOGGED_SHARES = (0.25, 0.5, 0.75, 1.0)
+_LOG_EVERY_S = 5.0
 
 
 @contextmanager
@@ -32,16 +33,17 @@ def load_progress(name: str) -> Iterator[Callable[[LoadProgress], None]]:
             yield lambda progress: bar.update(task, completed=progress.done_bytes, total=progress.total_bytes)
     else:
         logger.info("loading %s", name)
-        yield _log_at_quarters(name)
+        yield _log_now_and_then(name)
 
 
-def _log_at_quarters(name: str) -> Callable[[LoadProgress], None]:
-    shares = list(_LOGGED_SHARES)
+def _log_now_and_then(name: str) -> Callable[[LoadProgress], None]:
+    last = time.monotonic()
 
     def log(progress: LoadProgress) -> None:
-        passed = [share for share in shares if progress.done_bytes >= share * progress.total_bytes]
-        if passed and progress.total_bytes:
-            del shares[: len(passed)]
-            logger.info("loading %s: %.0f%% of %.2f GB", name, 100 * passed[-1], progress.total_bytes / 1e9)
+        nonlocal last
+        if progress.total_bytes and time.monotonic() - last >= _LOG_EVERY_S:
+            last = time.monotonic()
+            share = progress.done_bytes / progress.total_bytes
+            logger.info("loading %s: %.0f%% of %.1f GB", name, 100 * share, progress.total_bytes / 1e9)
 
     return log

@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -119,15 +120,10 @@ async def _serve(
     from rose.server.app import create_app
     from rose.server.http import HttpServer
 
-    # Until the web server takes the signal over, SIGTERM ends the loading, and the engine with it, in order.
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-
     name = settings.served_model_names[0]
     tokenizer = load_tokenizer(folder)
     chat_format = get_format("harmony", tokenizer)
-    with load_progress(name) as on_progress:
+    with _cancelled_by_sigterm(), load_progress(name) as on_progress:
         engine = await ProcessEngineClient.start(config, on_progress)
     try:
         server = HttpServer(
@@ -139,6 +135,18 @@ async def _serve(
         await server.serve(sockets=[listener])
     finally:
         await engine.close()
+
+
+@contextlib.contextmanager
+def _cancelled_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the block like Ctrl-C does, so that an engine that is loading ends with it, in order."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
 
 
 def _announce(name: str, listener: socket.socket, info: "EngineReady") -> None:
