@@ -60,6 +60,12 @@ def test_truncate_left_out_is_true_as_in_transformers():
     assert read_config(config, "config.json").rope.truncate is True
 
 
+def test_rope_without_scaling():
+    config = hugging_face_config(SHAPE) | {"rope_scaling": {"rope_type": "default"}}
+    rope = read_config(config, "config.json").rope
+    assert (rope.theta, rope.factor, rope.concentration) == (150000.0, 1.0, 1.0)
+
+
 def test_attention_factor_replaces_the_concentration():
     config = hugging_face_config(SHAPE)
     config["rope_scaling"]["attention_factor"] = 1.25

@@ -1,0 +1,183 @@
+"""Files that are missing, damaged or contradict each other: each a CheckpointError that says where to look."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from rose.errors import CheckpointError
+from rose.weights.checkpoint import Checkpoint
+from rose.weights.loader import load_model
+from rose.weights.resolve import resolve_checkpoint
+from tests.checkpoints import write_checkpoint
+
+INDEX = "model.safetensors.index.json"
+FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+
+
+@pytest.fixture
+def single(tmp_path):
+    return write_checkpoint(tmp_path / "single")
+
+
+@pytest.fixture
+def sharded(tmp_path):
+    return write_checkpoint(tmp_path / "sharded", num_files=2)
+
+
+def change_index(folder, change):
+    index = json.loads((folder / INDEX).read_text())
+    change(index["weight_map"])
+    (folder / INDEX).write_text(json.dumps(index))
+
+
+def assert_refused(folder, *fragments):
+    with pytest.raises(CheckpointError) as caught:
+        load_model(folder, device="cpu", dtype=torch.float32)
+    for fragment in fragments:
+        assert fragment in str(caught.value)
+
+
+def test_headers_tell_everything(single, sharded):
+    with Checkpoint(single) as one, Checkpoint(sharded) as two:
+        facts = [{n: (t.dtype, t.shape, t.num_bytes) for n, t in c.tensors.items()} for c in (one, two)]
+        assert facts[0] == facts[1]
+        assert facts[0]["model.layers.0.mlp.experts.down_proj_blocks"] == ("U8", (7, 64, 3, 16), 21504)
+        assert facts[0]["model.norm.weight"] == ("BF16", (64,), 128)
+        assert one.num_bytes == sum(t.numel() * t.itemsize for t in load_file(single / "model.safetensors").values())
+        assert torch.equal(one.read("model.norm.weight"), two.read("model.norm.weight"))
+
+
+def test_several_files_without_an_index(sharded):
+    (sharded / INDEX).unlink()
+    load_model(sharded, device="cpu", dtype=torch.float32)
+
+
+def test_no_weights(single):
+    (single / "model.safetensors").unlink()
+    assert_refused(single, "has no *.safetensors file")
+
+
+def test_no_config(single):
+    (single / "config.json").unlink()
+    assert_refused(single, "config.json is missing")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("{", "not readable JSON"), ("[1]", "must hold a JSON object, not list"), ("\xff", "JSON")]
+)
+def test_broken_config(single, text, message):
+    (single / "config.json").write_bytes(text.encode("latin-1"))
+    assert_refused(single, "config.json", message)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, 20_000])
+def test_truncated_file(single, keep):
+    path = single / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    assert_refused(single, str(path), "not a sound safetensors file")
+
+
+def test_garbage_in_place_of_a_header(single):
+    path = single / "model.safetensors"
+    path.write_bytes(b"\xff" * 4096)
+    assert_refused(single, str(path), "not a sound safetensors file")
+
+
+def test_missing_shard(sharded):
+    (sharded / SECOND).unlink()
+    assert_refused(sharded, INDEX, SECOND, "missing")
+
+
+def test_index_puts_a_tensor_into_the_wrong_file(sharded):
+    def swap(weight_map):
+        weight_map["model.norm.weight"] = {FIRST: SECOND, SECOND: FIRST}[weight_map["model.norm.weight"]]
+
+    change_index(sharded, swap)
+    assert_refused(sharded, INDEX, "model.norm.weight", "does not hold it")
+
+
+def test_index_names_a_tensor_that_no_file_holds(sharded):
+    change_index(sharded, lambda weight_map: weight_map.update({"model.extra": FIRST}))
+    assert_refused(sharded, INDEX, "model.extra")
+
+
+def test_index_forgets_a_tensor(sharded):
+    change_index(sharded, lambda weight_map: weight_map.pop("model.norm.weight"))
+    assert_refused(sharded, "model.norm.weight", "does not name")
+
+
+@pytest.mark.parametrize("text", ["{}", '{"weight_map": []}', '{"weight_map": {"a": 1}}', "nonsense"])
+def test_broken_index(sharded, text):
+    (sharded / INDEX).write_text(text)
+    assert_refused(sharded, INDEX)
+
+
+def test_tensor_in_two_files(sharded):
+    (sharded / INDEX).unlink()
+    tensors = load_file(sharded / FIRST)
+    name = next(iter(load_file(sharded / SECOND)))
+    save_file(tensors | {name: torch.zeros(1)}, sharded / FIRST)
+    assert_refused(sharded, name, FIRST, SECOND)
+
+
+def test_other_files_beside_an_index_are_left_alone(sharded):
+    save_file({"model.norm.weight": torch.zeros(1)}, sharded / "consolidated.safetensors")
+    load_model(sharded, device="cpu", dtype=torch.float32)
+
+
+def test_files_are_closed_after_a_failure(sharded, monkeypatch):
+    closed = []
+    monkeypatch.setattr(Checkpoint, "close", lambda self: closed.append(self.folder))
+    (sharded / SECOND).write_bytes(b"")
+    with pytest.raises(CheckpointError):
+        Checkpoint(sharded)
+    assert closed == [sharded]
+
+
+def test_resolve_folder(single):
+    assert resolve_checkpoint(single) == resolve_checkpoint(str(single)) == single
+
+
+def test_resolve_bundled_name_first(single, monkeypatch, tmp_path):
+    bundled = tmp_path / "package" / "assets" / "rose-demo"
+    write_checkpoint(bundled)
+    monkeypatch.setattr("rose.weights.resolve.files", lambda package: tmp_path / "package")
+    (tmp_path / "rose-demo").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert resolve_checkpoint("rose-demo") == bundled
+    assert resolve_checkpoint("./rose-demo").resolve() == tmp_path / "rose-demo"
+
+
+def test_resolve_nothing(tmp_path, single):
+    with pytest.raises(CheckpointError, match=r"no checkpoint at .*nowhere"):
+        resolve_checkpoint(str(tmp_path / "nowhere"))
+    with pytest.raises(CheckpointError, match="is a file"):
+        resolve_checkpoint(single / "config.json")
+
+
+def test_resolve_from_the_hub(monkeypatch, tmp_path):
+    calls = []
+
+    def download(repository, **options):
+        calls.append((repository, options))
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert resolve_checkpoint("openai/gpt-oss-20b") == tmp_path
+    ((repository, options),) = calls
+    assert repository == "openai/gpt-oss-20b"
+    assert options["ignore_patterns"] == ["original/*", "metal/*"]
+    assert {"*.safetensors", "*.json"} <= set(options["allow_patterns"])
+
+
+def test_hub_that_does_not_answer(monkeypatch):
+    def download(repository, **options):
+        raise OSError("Name or service not known\nand more")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    with pytest.raises(
+        CheckpointError, match=r"someone/something .*cannot be had from the Hub: Name or service not known$"
+    ):
+        resolve_checkpoint("someone/something")

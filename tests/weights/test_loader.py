@@ -1,0 +1,200 @@
+"""Every tensor used once, every parameter filled once; anything else is refused before a weight is read."""
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from rose.dist.parallel import ParallelConfig
+from rose.errors import CheckpointError, UnsupportedModel
+from rose.layers.parameter import materialize
+from rose.models.weight_map import SourceTensor, WeightRule, copy
+from rose.weights import loader
+from rose.weights.checkpoint import Checkpoint
+from rose.weights.inventory import take_inventory
+from rose.weights.ledger import find_problems
+from rose.weights.loader import load_model
+from tests.checkpoints import TinyShape, write_checkpoint
+
+SHAPE = TinyShape(num_layers=2)
+BLOCKS = "model.layers.1.mlp.experts.gate_up_proj_blocks"
+SCALES = "model.layers.1.mlp.experts.down_proj_scales"
+
+
+def load(folder, **options):
+    return load_model(folder, device="cpu", dtype=torch.float32, **options)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_checkpoint(tmp_path / "checkpoint", SHAPE)
+
+
+def change(folder, edit):
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    edit(tensors)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+
+
+def assert_refused(folder, *fragments):
+    with pytest.raises(CheckpointError) as caught:
+        load(folder)
+    for fragment in fragments:
+        assert fragment in str(caught.value)
+
+
+@pytest.mark.parametrize("expert_storage", ["packed", "expanded"])
+@pytest.mark.parametrize("layout", ["hugging_face", "hugging_face_floats", "original"])
+def test_every_parameter_is_filled(layout, expert_storage, tmp_path, monkeypatch):
+    def poison(module, device):
+        materialize(module, device)
+        for parameter in module.parameters():
+            parameter.data.fill_(float("nan") if parameter.is_floating_point() else 255)
+
+    monkeypatch.setattr(loader, "materialize", poison)
+    model = load(write_checkpoint(tmp_path, SHAPE, layout=layout, num_files=3), expert_storage=expert_storage)
+    for name, parameter in model.named_parameters():
+        bad = parameter.isnan() if parameter.is_floating_point() else parameter == 255
+        assert name.endswith("blocks") or not bad.any(), name
+        # Of random bytes some are 255, but not most.
+        assert bad.float().mean() < 0.05, name
+    assert not any(buffer.is_meta for buffer in model.buffers())
+
+
+def test_fused_rows_are_query_then_key_then_value(folder):
+    tensors = load_file(folder / "model.safetensors")
+    weight = load(folder).blocks[1].attn.qkv.weight
+    parts = [tensors[f"model.layers.1.self_attn.{letter}_proj.weight"].float() for letter in "qkv"]
+    assert torch.equal(weight, torch.cat(parts))
+
+
+def test_missing_tensor(folder):
+    change(folder, lambda tensors: tensors.pop("model.layers.1.self_attn.sinks"))
+    assert_refused(folder, str(folder), "model.layers.1.self_attn.sinks is missing")
+
+
+def test_missing_scales(folder):
+    change(folder, lambda tensors: tensors.pop(SCALES))
+    assert_refused(folder, f"{SCALES} is missing")
+
+
+def test_left_over_tensor(folder):
+    change(folder, lambda tensors: tensors.update({"model.layers.2.input_layernorm.weight": torch.ones(64)}))
+    assert_refused(folder, "model.safetensors", "model.layers.2.input_layernorm.weight", "belongs nowhere")
+
+
+def test_misshapen_tensor(folder):
+    change(folder, lambda tensors: tensors.update({"model.norm.weight": torch.ones(63)}))
+    assert_refused(folder, "model.safetensors", "model.norm.weight is [63], the config asks for [64]")
+
+
+def test_config_of_another_size(tmp_path):
+    folder = write_checkpoint(tmp_path, SHAPE, config_changes={"num_local_experts": 8})
+    assert_refused(folder, "is [7, ", "asks for [8, ", "more")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "message"),
+    [
+        ("model.norm.weight", torch.int8, "is I8, it must be BF16 or F32 or F16"),
+        (BLOCKS, torch.int8, "is I8, it must be U8"),
+        (SCALES, torch.bfloat16, "is BF16, it must be U8"),
+    ],
+)
+def test_wrongly_typed_tensor(folder, name, dtype, message):
+    change(folder, lambda tensors: tensors.update({name: tensors[name].to(dtype)}))
+    assert_refused(folder, f"{name} {message}")
+
+
+@pytest.mark.parametrize("expert_storage", ["packed", "expanded"])
+def test_nan_scale(folder, expert_storage):
+    def spoil(tensors):
+        tensors[SCALES][2, 5, 1] = 255
+
+    change(folder, spoil)
+    with pytest.raises(CheckpointError, match=rf"{SCALES} in .*model.safetensors: 1 MXFP4 .*\[2, 5, 1\]"):
+        load(folder, expert_storage=expert_storage)
+
+
+def test_problems_are_found_before_any_weight_is_read(folder, monkeypatch):
+    monkeypatch.setattr(Checkpoint, "read", lambda self, name: pytest.fail("read"))
+    change(folder, lambda tensors: tensors.pop("lm_head.weight"))
+    assert_refused(folder, "lm_head.weight is missing")
+
+
+def test_other_architecture(tmp_path):
+    folder = write_checkpoint(tmp_path, SHAPE, config_changes={"model_type": "llama"})
+    with pytest.raises(UnsupportedModel, match="llama"):
+        load(folder)
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.float16])
+def test_other_stored_floats(folder, stored):
+    expected = load(folder).norm.weight
+    change(folder, lambda tensors: tensors.update({"model.norm.weight": tensors["model.norm.weight"].to(stored)}))
+    assert torch.allclose(load(folder).norm.weight, expected, rtol=1e-3)
+
+
+def test_progress_counts_every_byte(folder):
+    reports = []
+    load(folder, progress=lambda done, total: reports.append((done, total)))
+    with Checkpoint(folder) as checkpoint:
+        total = checkpoint.num_bytes
+    assert reports[0] == (0, total)
+    assert reports[-1] == (total, total)
+    assert reports == sorted(reports)
+
+
+def test_small_experts_are_expanded_and_large_ones_stay_packed(folder, monkeypatch):
+    assert load(folder).blocks[0].mlp.down.weight.dtype == torch.float32
+    monkeypatch.setattr(loader, "_EXPAND_LIMIT_BYTES", 1000)
+    assert load(folder).blocks[0].mlp.down.blocks.dtype == torch.uint8
+    assert load(folder, expert_storage="expanded").blocks[0].mlp.down.weight.dtype == torch.float32
+
+
+def test_parallel_config_of_one_is_accepted(folder):
+    load(folder, parallel=ParallelConfig())
+
+
+def test_ledger_sees_bad_rules(folder):
+    """Mistakes of a weight map, not of a checkpoint."""
+    model = load(folder)
+    info = {}
+    with Checkpoint(folder) as checkpoint:
+        info.update(checkpoint.tensors)
+    norm = SourceTensor("model.norm.weight", (64,), ("BF16",))
+    rules = [
+        WeightRule("norm.weight", (norm,), copy),
+        WeightRule("norm.weight", (norm,), copy),
+        WeightRule("blocks.0.attn.qkv.bias", (), copy, section=0),
+        WeightRule("nowhere", (), copy),
+    ]
+    problems = "\n".join(find_problems({"model.norm.weight": info["model.norm.weight"]}, rules, model, "folder"))
+    assert "model.norm.weight would be used twice" in problems
+    assert "parameter norm.weight would be filled [None, None]" in problems
+    assert "parameter blocks.0.attn.qkv.bias would be filled [0]" in problems
+    assert "parameter embedding.weight would be filled never" in problems
+    assert "there is no parameter nowhere" in problems
+
+
+def test_copy_never_broadcasts():
+    with pytest.raises(ValueError, match=r"cannot fill \(2, 3\) from \(3,\)"):
+        copy(torch.zeros(2, 3), [torch.zeros(3)])
+
+
+def test_inventory_says_where_each_tensor_goes(folder):
+    change(folder, lambda tensors: tensors.update({"stray": torch.ones(1)}))
+    with Checkpoint(folder) as checkpoint:
+        inventory = take_inventory(checkpoint)
+    destinations = {entry.tensor.name: entry.destination for entry in inventory.entries}
+    assert destinations["model.layers.1.self_attn.k_proj.bias"] == "blocks.1.attn.qkv.bias[96:128]"
+    assert destinations[BLOCKS] == "blocks.1.mlp.gate_up.blocks"
+    assert destinations["stray"] is None
+    assert len(inventory.problems) == 1
+
+
+def test_inventory_is_in_order_of_layers(tmp_path):
+    folder = write_checkpoint(tmp_path, TinyShape(num_layers=11))
+    with Checkpoint(folder) as checkpoint:
+        names = [entry.tensor.name for entry in take_inventory(checkpoint).entries if "sinks" in entry.tensor.name]
+    assert names == [f"model.layers.{layer}.self_attn.sinks" for layer in range(11)]
