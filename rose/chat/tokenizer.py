@@ -34,7 +34,9 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Encode `text` as ordinary text: no id of a special or added token can come out."""
-        ids: list[int] = self._backend.encode(_without_surrogates(text), add_special_tokens=False).ids
+        # A batch of one: unlike `encode` it works without the interpreter lock, so a long prompt stops no other stream.
+        batch = self._backend.encode_batch_fast([_without_surrogates(text)], add_special_tokens=False)
+        ids: list[int] = batch[0].ids
         return ids
 
     def encode_with_special(self, text: str) -> list[int]:
