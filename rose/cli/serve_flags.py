@@ -16,7 +16,7 @@ _COMPATIBLE = Group(
 )
 
 
-def token_count(_type: Any, tokens: Any) -> int:
+def count(_type: Any, tokens: Any) -> int:
     """Read `4096`, `128k` (thousands) or `128K` (1024s), as other servers do."""
     text: str = tokens[0].value
     unit = {"k": 1_000, "K": 1 << 10, "m": 1_000_000, "M": 1 << 20}.get(text[-1:], 1)
@@ -27,7 +27,7 @@ def token_count(_type: Any, tokens: Any) -> int:
         raise ValueError(f"{text!r} is no count such as 4096, 128k or 128K") from None
 
 
-TokenCount = Annotated[int, Parameter(converter=token_count)]
+Count = Annotated[int, Parameter(converter=count)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +80,10 @@ class ApiFlags:
     vllm_metrics: Annotated[bool, Parameter(group=_API, help="Show the metrics a second time under vLLM's prefix.")] = (
         True
     )
-    max_body_bytes: Annotated[TokenCount, Parameter(group=_API, help="A longer request body is answered with 413.")] = (
-        8 << 20
-    )
+    max_body_bytes: Annotated[
+        Count | None,
+        Parameter(group=_API, help="A longer request body is answered with 413. By the model's context by default."),
+    ] = None
     current_date: Annotated[
         str, Parameter(group=_API, help="Date told to the model: `today`, `none`, or a fixed YYYY-MM-DD.")
     ] = "today"
@@ -95,7 +96,7 @@ class EngineFlags:
     device: Annotated[str, Parameter(group=_ENGINE, help="auto, cpu, cuda or cuda:N.")] = "auto"
     dtype: Annotated[str, Parameter(group=_ENGINE, help="auto, float32, bfloat16 or float16.")] = "auto"
     max_model_len: Annotated[
-        TokenCount | None,
+        Count | None,
         Parameter(
             name=("--max-model-len", "--context-length", "--ctx-size", "-c"),
             group=_ENGINE,
@@ -109,7 +110,7 @@ class EngineFlags:
         ),
     ] = 128
     max_num_batched_tokens: Annotated[
-        TokenCount,
+        Count,
         Parameter(
             name=("--max-num-batched-tokens", "--chunked-prefill-size"),
             group=_ENGINE,

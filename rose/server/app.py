@@ -42,7 +42,7 @@ def create_app(
     collect_definitions(app)
 
     # The one added last runs first: an id for every answer, then CORS, the key, and only then a look at the body.
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
+    app.add_middleware(BodyLimit, max_bytes=settings.body_limit(engine.info.max_model_len))
     if settings.api_keys:
         app.add_middleware(ApiKeys, api_keys=settings.api_keys)
     if settings.allowed_origins:

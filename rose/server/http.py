@@ -14,6 +14,10 @@ from fastapi import FastAPI
 
 from rose.errors import ConfigError
 
+# Longer than clients keep idle connections in their pools, so that it is they who close them: a request sent into a
+# connection that the server just closed is lost.
+_KEEP_ALIVE_S = 75
+
 
 def bind(host: str, port: int, uds: Path | None = None) -> socket.socket:
     """A socket bound to the address and not yet listening: an address in use is known before a model is loaded.
@@ -55,7 +59,13 @@ class HttpServer(uvicorn.Server):
         grace_s: float,
     ) -> None:
         super().__init__(
-            uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=round(grace_s + 10))
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                timeout_keep_alive=_KEEP_ALIVE_S,
+                timeout_graceful_shutdown=round(grace_s + 10),
+            )
         )
         self._on_started = on_started
         self._on_stopping = on_stopping

@@ -5,8 +5,6 @@ from typing import Literal
 
 ReasoningField = Literal["both", "reasoning", "reasoning_content"]
 
-MIB = 1 << 20
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
@@ -15,8 +13,8 @@ class ServerSettings:
     served_model_names: names that requests may use, the first of which is put in answers. api_keys: any of them
     opens the API; none means that it is open. strict_fields: a field nobody knows is a 400 instead of a header.
     reasoning_field: under which name chat answers carry the reasoning. vllm_metrics: show the series a second time
-    under vLLM's prefix. max_body_bytes: a longer body is a 413; the default is 64 bytes for each token of a
-    131072-token context. keep_alive_s: a stream silent for so long gets a comment line. first_output_wait_s: how
+    under vLLM's prefix. max_body_bytes: a longer body is a 413; None sets the limit by the model's context, so that
+    whatever could be served fits well. keep_alive_s: a stream silent for so long gets a comment line. first_output_wait_s: how
     long a streamed request waits for its first output, so that a refusal can still have its own status code.
     current_date: `today`, a fixed `YYYY-MM-DD`, or None to leave the date out of prompts.
     """
@@ -26,9 +24,16 @@ class ServerSettings:
     strict_fields: bool = False
     reasoning_field: ReasoningField = "both"
     vllm_metrics: bool = True
-    max_body_bytes: int = 8 * MIB
+    max_body_bytes: int | None = None
     keep_alive_s: float = 15.0
     first_output_wait_s: float = 15.0
     allowed_origins: tuple[str, ...] = ()
     root_path: str = ""
     current_date: str | None = "today"
+
+    def body_limit(self, max_model_len: int) -> int:
+        """The longest body that is read: 16 bytes for each token of the context, which escaped text needs at most.
+
+        What is longer would be refused as too long a prompt, after seconds of tokenizing.
+        """
+        return max(1 << 20, 16 * max_model_len) if self.max_body_bytes is None else self.max_body_bytes
