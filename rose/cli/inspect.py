@@ -28,9 +28,9 @@ def inspect(model: str, /, *, as_json: Annotated[bool, cyclopts.Parameter(name="
         Print one JSON object instead of tables.
 
     """
-    with Checkpoint(resolve_checkpoint(model)) as checkpoint:
-        inventory = take_inventory(checkpoint)
-        report = _report(checkpoint, inventory)
+    checkpoint = Checkpoint(resolve_checkpoint(model))
+    inventory = take_inventory(checkpoint)
+    report = _report(checkpoint, inventory)
     if as_json:
         print(json.dumps(report, indent=2))
     else:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -27,35 +27,22 @@ class TensorInfo:
 
 
 class Checkpoint:
-    """The config and tensors of a folder. Opening reads headers only; close it, or use it in a `with` statement.
+    """The config and tensors of a folder. Opening it reads headers only.
 
-    config: the parsed config.json. tensors: by name, in order of file and offset.
+    config: the parsed config.json. tensors: by name, file by file.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Open the files. Raises CheckpointError, naming the file, when one is missing, damaged or contradictory."""
+        """Read the headers. Raises CheckpointError, naming the file, when one is missing, damaged or contradictory."""
         self.folder = folder
         self.config_path = folder / "config.json"
         self.config: Mapping[str, Any] = read_json_object(self.config_path)
         self.tensors: dict[str, TensorInfo] = {}
-        self._files: dict[Path, Any] = {}
-        try:
-            self._open_files()
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close every file."""
-        for handle in self._files.values():
-            handle.__exit__(None, None, None)
-        self._files.clear()
+        index_path = folder / _INDEX_NAME
+        if index_path.is_file():
+            self._read_indexed(index_path)
+        else:
+            self._read_all()
 
     @property
     def num_bytes(self) -> int:
@@ -63,40 +50,40 @@ class Checkpoint:
         return sum(info.num_bytes for info in self.tensors.values())
 
     def read(self, name: str) -> torch.Tensor:
-        """The tensor, on the CPU, in its own dtype. Raises CheckpointError."""
+        """The tensor, on the CPU, in its own dtype, mapped from the file. Raises CheckpointError."""
         info = self.tensors[name]
         try:
-            tensor: torch.Tensor = self._files[info.file].get_tensor(name)
+            # Opened anew each time: a file that stays mapped counts, page by page, as this process's memory.
+            with safe_open(info.file, framework="pt", device="cpu") as file:
+                tensor: torch.Tensor = file.get_tensor(name)
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{info.file}: cannot read {name}: {error}") from error
         return tensor
 
-    def _open_files(self) -> None:
-        index_path = self.folder / _INDEX_NAME
-        if index_path.is_file():
-            file_of_tensor = _read_index(index_path)
-            for path in sorted({self.folder / file_name for file_name in file_of_tensor.values()}):
-                if not path.is_file():
-                    raise CheckpointError(f"{index_path} names {path.name}, which is missing")
-                self._open_file(path)
-            self._check_index(index_path, file_of_tensor)
-            return
+    def _read_indexed(self, index_path: Path) -> None:
+        file_of_tensor = _read_index(index_path)
+        for path in sorted({self.folder / file_name for file_name in file_of_tensor.values()}):
+            if not path.is_file():
+                raise CheckpointError(f"{index_path} names {path.name}, which is missing")
+            self._read_header(path)
+        self._check_index(index_path, file_of_tensor)
+
+    def _read_all(self) -> None:
         paths = sorted(self.folder.glob("*.safetensors"))
         if not paths:
             raise CheckpointError(f"{self.folder} has no *.safetensors file")
         for path in paths:
-            self._open_file(path)
+            self._read_header(path)
 
-    def _open_file(self, path: Path) -> None:
+    def _read_header(self, path: Path) -> None:
         try:
-            handle: Any = safe_open(path, framework="pt", device="cpu")
-            self._files[path] = handle.__enter__()
-            for name in handle.keys():  # noqa: SIM118  (the handle is not a mapping)
-                tensor_slice = handle.get_slice(name)
-                dtype, shape = str(tensor_slice.get_dtype()), tuple(tensor_slice.get_shape())
-                if name in self.tensors:
-                    raise CheckpointError(f"{name} is in both {self.tensors[name].file} and {path}")
-                self.tensors[name] = TensorInfo(name, dtype, shape, _num_bytes(dtype, shape), path)
+            with safe_open(path, framework="pt", device="cpu") as file:
+                for name in file.keys():  # noqa: SIM118  (it is not a mapping)
+                    part = file.get_slice(name)
+                    dtype, shape = str(part.get_dtype()), tuple(part.get_shape())
+                    if name in self.tensors:
+                        raise CheckpointError(f"{name} is in both {self.tensors[name].file} and {path}")
+                    self.tensors[name] = TensorInfo(name, dtype, shape, _num_bytes(dtype, shape), path)
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path} is not a sound safetensors file: {error}") from error
 

@@ -51,17 +51,17 @@ def load_model(
     """
     del parallel  # Sizes other than 1 cannot be constructed yet.
     device = torch.device(device)
-    with Checkpoint(resolve_checkpoint(name)) as checkpoint:
-        plan = plan_model(checkpoint.config, checkpoint.tensors.keys(), str(checkpoint.config_path))
-        packed = _choose_packed(plan, dtype, expert_storage)
-        model = plan.build(dtype=dtype, packed=packed)
-        rules = plan.weight_rules(packed=packed)
-        assert isinstance(model, nn.Module)
-        problems = find_problems(checkpoint.tensors, rules, model, str(checkpoint.folder))
-        if problems:
-            raise CheckpointError(_summarize(problems))
-        materialize(model, device)
-        _fill(model, rules, checkpoint, progress)
+    checkpoint = Checkpoint(resolve_checkpoint(name))
+    plan = plan_model(checkpoint.config, checkpoint.tensors.keys(), str(checkpoint.config_path))
+    packed = _choose_packed(plan, dtype, expert_storage)
+    model = plan.build(dtype=dtype, packed=packed)
+    rules = plan.weight_rules(packed=packed)
+    assert isinstance(model, nn.Module)
+    problems = find_problems(checkpoint.tensors, rules, model, str(checkpoint.folder))
+    if problems:
+        raise CheckpointError(_summarize(problems))
+    materialize(model, device)
+    _fill(model, rules, checkpoint, progress)
     finish_loading(model, device)
     experts = "packed" if packed else "expanded"
     logger.info("loaded %s: %.3g parameters, %s on %s, experts %s", name, plan.num_parameters, dtype, device, experts)

@@ -138,8 +138,7 @@ def test_other_stored_floats(folder, stored):
 def test_progress_counts_every_byte(folder):
     reports = []
     load(folder, progress=lambda done, total: reports.append((done, total)))
-    with Checkpoint(folder) as checkpoint:
-        total = checkpoint.num_bytes
+    total = Checkpoint(folder).num_bytes
     assert reports[0] == (0, total)
     assert reports[-1] == (total, total)
     assert reports == sorted(reports)
@@ -159,9 +158,7 @@ def test_parallel_config_of_one_is_accepted(folder):
 def test_ledger_sees_bad_rules(folder):
     """Mistakes of a weight map, not of a checkpoint."""
     model = load(folder)
-    info = {}
-    with Checkpoint(folder) as checkpoint:
-        info.update(checkpoint.tensors)
+    info = Checkpoint(folder).tensors
     norm = SourceTensor("model.norm.weight", (64,), ("BF16",))
     rules = [
         WeightRule("norm.weight", (norm,), copy),
@@ -184,8 +181,7 @@ def test_copy_never_broadcasts():
 
 def test_inventory_says_where_each_tensor_goes(folder):
     change(folder, lambda tensors: tensors.update({"stray": torch.ones(1)}))
-    with Checkpoint(folder) as checkpoint:
-        inventory = take_inventory(checkpoint)
+    inventory = take_inventory(Checkpoint(folder))
     destinations = {entry.tensor.name: entry.destination for entry in inventory.entries}
     assert destinations["model.layers.1.self_attn.k_proj.bias"] == "blocks.1.attn.qkv.bias[96:128]"
     assert destinations[BLOCKS] == "blocks.1.mlp.gate_up.blocks"
@@ -195,6 +191,6 @@ def test_inventory_says_where_each_tensor_goes(folder):
 
 def test_inventory_is_in_order_of_layers(tmp_path):
     folder = write_checkpoint(tmp_path, TinyShape(num_layers=11))
-    with Checkpoint(folder) as checkpoint:
-        names = [entry.tensor.name for entry in take_inventory(checkpoint).entries if "sinks" in entry.tensor.name]
+    entries = take_inventory(Checkpoint(folder)).entries
+    names = [entry.tensor.name for entry in entries if "sinks" in entry.tensor.name]
     assert names == [f"model.layers.{layer}.self_attn.sinks" for layer in range(11)]
