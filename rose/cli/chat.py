@@ -39,6 +39,8 @@ def chat(
     """
     if prompt is None and not sys.stdin.isatty():
         prompt = sys.stdin.read().strip()
+    if prompt == "":
+        raise ChatError("nothing to say: give a PROMPT, or text on standard input")
     sampling = {"temperature": temperature, "max_completion_tokens": max_tokens}
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     timeout = httpx.Timeout(10.0, read=None)
@@ -226,6 +228,7 @@ def _command(session: ChatSession, line: str) -> None:
     match name:
         case "/reset":
             session.messages.clear()
+            session.console.print(Text("forgotten", style="dim"))
         case "/system":
             session.system = rest or None
             session.messages.clear()

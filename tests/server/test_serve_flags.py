@@ -1,0 +1,61 @@
+"""`rose serve`'s flags: spellings, environment, and what becomes of them."""
+
+from pathlib import Path
+
+import pytest
+
+from rose.cli.main import app
+from rose.cli.serve import default_model_names, engine_config, server_settings
+from rose.cli.serve_flags import ApiFlags, EngineFlags, ServerFlags
+from rose.errors import ConfigError
+
+
+def parse(*arguments: str) -> dict:
+    _, bound, _ = app.parse_args(["serve", "some/model", *arguments], exit_on_error=False)
+    return bound.arguments
+
+
+@pytest.mark.parametrize(("text", "number"), [("4096", 4096), ("128k", 128_000), ("128K", 131_072), ("1.5k", 1500)])
+@pytest.mark.parametrize("flag", ["--max-model-len", "--context-length", "-c"])
+def test_the_context_in_thousands(flag: str, text: str, number: int) -> None:
+    assert parse(flag, text)["engine"].max_model_len == number
+
+
+def test_other_servers_spellings() -> None:
+    flags = "--tp 1 --mem-fraction-static 0.5 --max-running-requests 3 --chunked-prefill-size 2k --page-size 32"
+    engine = parse(*flags.split(), "--disable-radix-cache", "--reasoning-parser", "x", "--enable-auto-tool-choice")[
+        "engine"
+    ]
+    assert engine == EngineFlags(
+        gpu_memory_utilization=0.5,
+        max_num_seqs=3,
+        max_num_batched_tokens=2000,
+        block_size=32,
+        enable_prefix_caching=False,
+    )
+    assert parse("-tp", "2")["engine"].tensor_parallel_size == 2
+
+
+def test_the_environment_is_below_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROSE_API_KEY", "sk-env")
+    monkeypatch.setenv("ROSE_MAX_NUM_SEQS", "7")
+    monkeypatch.setenv("ROSE_STRICT_FIELDS", "true")
+    found = parse("--max-num-seqs", "9")
+    assert found["api"] == ApiFlags(api_key=["sk-env"], strict_fields=True)
+    assert found["engine"].max_num_seqs == 9
+
+
+def test_settings() -> None:
+    flags = parse("--served-model-name", "a", "b", "--no-vllm-metrics", "--current-date", "none")
+    settings = server_settings("some/model", ServerFlags(), flags["api"])
+    assert (settings.served_model_names, settings.vllm_metrics, settings.current_date) == (("a", "b"), False, None)
+    with pytest.raises(ConfigError, match="--current-date"):
+        server_settings("m", ServerFlags(), ApiFlags(current_date="soon"))
+    with pytest.raises(ConfigError, match="tensor_parallel_size"):
+        engine_config("m", EngineFlags(tensor_parallel_size=2))
+
+
+def test_default_names(tmp_path: Path) -> None:
+    assert default_model_names("openai/gpt-oss-20b") == ("openai/gpt-oss-20b", "gpt-oss-20b")
+    assert default_model_names("rose-demo") == ("rose-demo",)
+    assert default_model_names(str(tmp_path)) == (tmp_path.name,)
