@@ -199,7 +199,7 @@ def test_sections_tell_what_the_tokens_became(tiny, data):
     assert tiny.decode(by_section["content"]) == answer.content
 
 
-def test_cost_per_token(o200k, capsys):
+def test_cost_per_token(o200k, record_property):
     """A server parses tens of thousands of tokens a second on one core: the cost is a few microseconds each."""
     text = "The tide at Oban is high at four and low at ten. " * 100
     sample = (
@@ -215,8 +215,7 @@ def test_cost_per_token(o200k, capsys):
             parser.push(token)
         parser.finish("stop")
         best = min(best, time.perf_counter() - begin)
-    with capsys.disabled():
-        print(f"[{best / len(tokens) * 1e6:.2f} µs/token]", end=" ")
+    record_property("us_per_token", best / len(tokens) * 1e6)
     assert best / len(tokens) < 50e-6, "an order of magnitude above what a slow machine needs"
 
 
@@ -224,8 +223,9 @@ def test_the_cost_of_nonsense_is_linear(tiny):
     """No header can be built that is read over and over."""
     pieces = ["<|channel|>", "<|channel|>final", "<|channel|>final x y", "<|start|>", "<|constrain|>json", "<|end|>a b"]
     pieces += ["<|channel|>commentary to=functions.tide x", " to=functions.tide", "<|channel|>a b", "word "]
-    for piece in pieces:
-        tokens = tiny.encode_with_special(piece) * 20_000
+    long = [tiny.encode_with_special(piece) * 20_000 for piece in pieces]
+    long += [tiny.encode_with_special(f"{mark}a{'!' * 50_000}b{' ' * 50_000}c<|message|>") for mark in SPECIALS]
+    for tokens in long:
         begin = time.perf_counter()
         events_of(tiny, tokens)
-        assert (time.perf_counter() - begin) / len(tokens) < 100e-6, piece
+        assert (time.perf_counter() - begin) / len(tokens) < 100e-6, tiny.decode(tokens[:20], keep_special=True)

@@ -24,7 +24,6 @@ _RECIPIENT = re.compile(r"to=((?:(?!<\||to=)\S)*)")
 _RECIPIENT_IN_TEXT = re.compile(r"(?<!\w)" + _RECIPIENT.pattern)
 _CONTENT_TYPE = re.compile(r"[\w./+-]+")
 _NOT_BLANK = re.compile(r"\S|$")
-_PUNCTUATION_AROUND = re.compile(r"^[\W_]+|[\W_]+$")
 
 
 class Opening(Enum):
@@ -77,8 +76,8 @@ class HeaderReader:
     def read(self, mark: Mark, text: str) -> bool:
         """Take the text between `mark` and the next control token.
 
-        Return whether it runs into a body: then a `<|message|>` is missing, and the message ends here if another mark
-        follows.
+        Return whether it runs into a body. Then a `<|message|>` is missing, and a `<|channel|>` that follows does not
+        belong to this header any more.
         """
         self._has_channel_mark |= mark is Mark.CHANNEL
         position = self._read_role(text) if mark is Mark.NONE else 0
@@ -252,4 +251,6 @@ def _skip_blanks(text: str, position: int) -> int:
 
 
 def _clean(name: str) -> str:
-    return _PUNCTUATION_AROUND.sub("", name).lower()
+    """The name without what stands around it, in lower case. Not a regular expression: those take quadratic time."""
+    letters = [position for position, char in enumerate(name) if char.isalnum()]
+    return name[letters[0] : letters[-1] + 1].lower() if letters else ""

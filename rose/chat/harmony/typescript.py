@@ -54,7 +54,7 @@ class _TypeWriter:
 
     def _variant(self, variant: object, indent: str) -> str:
         """One line of a `oneOf` that stands for itself, its comments after it."""
-        comments = [*_text(variant, "description"), *_default(variant, quote_enum=True)]
+        comments = [*_text(variant, "description"), *_default(variant, enum_as_json=True)]
         return self._nullable(variant, indent + "   ") + (f" // {' '.join(comments)}" if comments else "")
 
     def _nullable(self, schema: object, indent: str) -> str:
@@ -71,7 +71,7 @@ class _TypeWriter:
         # Without more to say about it, the form names `object` and `array` as they are.
         detailed = {"object": "properties", "array": "items"}
         return _union(
-            self._of_type(schema, name, indent) if detailed.get(name) in schema else _SCALARS.get(name, name)
+            self._of_type(schema, name, indent) if detailed.get(name) in schema else _SCALARS.get(name, name or "any")
             for name in names
         )
 
@@ -188,15 +188,18 @@ def _text(schema: object, key: str) -> list[str]:
     return [text] if isinstance(text, str) else []
 
 
-def _default(schema: object, *, quote_enum: bool = False) -> list[str]:
+def _default(schema: object, *, enum_as_json: bool = False) -> list[str]:
     """The comment on a default value, as a list of one or none. A member of an enum mostly goes without quotes."""
     default = schema.get("default") if isinstance(schema, Mapping) else None
     if default is None:
         return []
-    if not isinstance(default, str):
-        return [f"default: {_literal(default)}"]
-    bare = isinstance(schema, Mapping) and bool(schema.get("enum")) and not quote_enum
-    return [f"default: {default}" if bare else f'default: "{default}"']
+    if isinstance(schema, Mapping) and isinstance(default, str):
+        has_enum = isinstance(schema.get("enum"), list) and schema["enum"]
+        if not has_enum:
+            return [f'default: "{default}"']
+        if not enum_as_json:
+            return [f"default: {default}"]
+    return [f"default: {_literal(default)}"]
 
 
 def _literal(value: object) -> str:
