@@ -61,7 +61,8 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
 
     token_ids: the new ids only; the stopping id, if any, is the last. logprobs: one entry per new id when asked for.
     finish_reason: None while it goes on; then exactly one output carries it. num_cached_tokens: prompt tokens taken
-    from the prefix cache. error: set if and only if finish_reason is `error`.
+    from the prefix cache. queue_s: how long it waited for its first place in a batch. error: set if and only if
+    finish_reason is `error`.
     """
 
     request_id: str
@@ -71,6 +72,7 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: FinishReason | None = None
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
+    queue_s: float = 0.0
     error: RequestFailure | None = None
 
 

@@ -1,5 +1,6 @@
 """A request inside the engine: one completion of one prompt, and how far it has come."""
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -24,7 +25,8 @@ class Request:
     key: the engine's own number for it, never used twice. token_ids: prompt, then output so far.
     num_computed_tokens: leading tokens whose keys and values are in the cache; the scheduler's one notion of progress.
     max_tokens_total: prompt and output together at which it ends. stop_ids: ids that end it.
-    num_cached_tokens: prompt tokens that the prefix cache had when it first ran.
+    num_cached_tokens: prompt tokens that the prefix cache had when it first ran. arrival_s: the clock when it came;
+    queue_s: how long it then waited to run for the first time.
     followers: completions of the same prompt that wait until this one has computed it, to share its blocks.
     """
 
@@ -40,6 +42,8 @@ class Request:
     num_computed_tokens: int = 0
     num_draft_tokens: int = 0
     num_cached_tokens: int | None = None
+    arrival_s: float = field(default_factory=time.monotonic)
+    queue_s: float = 0.0
     block_hashes: list[bytes] = field(default_factory=list)
     followers: list["Request"] = field(default_factory=list)
 

@@ -11,6 +11,8 @@ computes its tokens again.
               +-preempted-
 """
 
+import time
+
 from rose.engine.decoders.base import Decoder
 from rose.engine.kv_cache.manager import KVCacheManager
 from rose.engine.messages import EngineStats, FinishReason, RequestFailure, RequestOutput, TokenLogprobs
@@ -177,6 +179,7 @@ class Scheduler:
         self._running.append(request)
         request.num_computed_tokens = num_hit_tokens
         if request.num_cached_tokens is None:
+            request.queue_s = time.monotonic() - request.arrival_s
             request.num_cached_tokens = min(num_hit_tokens, request.num_prompt_tokens)
             self._counters.prefix_cache_queries += request.num_prompt_tokens
             self._counters.prefix_cache_hits += request.num_cached_tokens
@@ -282,5 +285,6 @@ class Scheduler:
             finish_reason=reason,
             num_prompt_tokens=request.num_prompt_tokens,
             num_cached_tokens=request.num_cached_tokens or 0,
+            queue_s=request.queue_s,
             error=error,
         )

@@ -133,7 +133,7 @@ class Generation:
         if completion.is_finished:
             return None
         delta = completion.push(output)
-        self._record.on_output(output.index, len(output.token_ids))
+        self._record.on_output(output.index, len(output.token_ids), output.queue_s)
         self.usage.num_cached_tokens = max(self.usage.num_cached_tokens, output.num_cached_tokens)
         self.usage.num_completion_tokens = sum(each.num_tokens for each in self._completions)
         self.usage.num_reasoning_tokens = sum(each.num_reasoning_tokens for each in self._completions)

@@ -70,8 +70,19 @@ class Metrics:
         self.e2e = self._histogram(
             "e2e_request_latency_seconds", "From a request's arrival to a completion's end.", _REQUEST_TIME_BUCKETS
         )
+        self.queue_time = self._histogram(
+            "request_queue_time_seconds", "In the engine's queue, before the first step.", _REQUEST_TIME_BUCKETS
+        )
+        self.prefill_time = self._histogram(
+            "request_prefill_time_seconds", "From the queue's end to the first token.", _REQUEST_TIME_BUCKETS
+        )
         self.decode_time = self._histogram(
             "request_decode_time_seconds", "From a completion's first token to its last.", _REQUEST_TIME_BUCKETS
+        )
+        self.inference_time = self._histogram(
+            "request_inference_time_seconds",
+            "From the queue's end to a completion's last token.",
+            _REQUEST_TIME_BUCKETS,
         )
         self.num_prompt_tokens = self._histogram(
             "request_prompt_tokens", "Prompt tokens of a request.", _LENGTH_BUCKETS
@@ -131,21 +142,26 @@ class RequestRecord:
     def __init__(self, metrics: Metrics, num_completions: int) -> None:
         self._metrics = metrics
         self._arrival = time.perf_counter()
+        self._submitted = self._arrival
         self._completions = [_CompletionRecord() for _ in range(num_completions)]
 
     def on_submit(self, num_prompt_tokens: int) -> None:
         """The request is on its way to the engine."""
+        self._submitted = time.perf_counter()
         self._metrics.prompt_tokens.inc(num_prompt_tokens)
         self._metrics.num_prompt_tokens.observe(num_prompt_tokens)
 
-    def on_output(self, index: int, num_tokens: int) -> None:
+    def on_output(self, index: int, num_tokens: int, queue_s: float) -> None:
         """The engine gave a completion more tokens."""
         if not num_tokens:
             return
         completion, now, metrics = self._completions[index], time.perf_counter(), self._metrics
         if completion.num_tokens == 0:
             completion.first = now
+            completion.started = self._submitted + queue_s
             metrics.ttft.observe(now - self._arrival)
+            metrics.queue_time.observe(queue_s)
+            metrics.prefill_time.observe(max(0.0, now - completion.started))
         else:
             metrics.itl.observe(now - completion.last)
         completion.last = now
@@ -171,14 +187,16 @@ class RequestRecord:
         metrics.num_generation_tokens.observe(completion.num_tokens)
         if completion.num_tokens:
             metrics.decode_time.observe(completion.last - completion.first)
+            metrics.inference_time.observe(max(0.0, completion.last - completion.started))
         if completion.num_tokens > 1:
             metrics.tpot.observe((completion.last - completion.first) / (completion.num_tokens - 1))
 
 
 class _CompletionRecord:
-    __slots__ = ("first", "last", "num_tokens", "reason")
+    __slots__ = ("first", "last", "num_tokens", "reason", "started")
 
     def __init__(self) -> None:
+        self.started = 0.0
         self.first = 0.0
         self.last = 0.0
         self.num_tokens = 0

@@ -13,10 +13,10 @@ class ServerSettings:
     served_model_names: names that requests may use, the first of which is put in answers. api_keys: any of them
     opens the API; none means that it is open. strict_fields: a field nobody knows is a 400 instead of a header.
     reasoning_field: under which name chat answers carry the reasoning. vllm_metrics: show the series a second time
-    under vLLM's prefix. max_body_bytes: a longer body is a 413; None sets the limit by the model's context, so that
-    whatever could be served fits well. keep_alive_s: a stream silent for so long gets a comment line. first_output_wait_s: how
-    long a streamed request waits for its first output, so that a refusal can still have its own status code.
-    current_date: `today`, a fixed `YYYY-MM-DD`, or None to leave the date out of prompts.
+    under vLLM's prefix. max_body_bytes: a longer body is a 413; None sets the limit by the model's context.
+    keep_alive_s: a stream silent for so long gets a comment line. first_output_wait_s: how long a streamed request
+    waits for its first output, so that a refusal can still have its own status code. current_date: `today`, a fixed
+    `YYYY-MM-DD`, or None to leave the date out of prompts.
     """
 
     served_model_names: tuple[str, ...]

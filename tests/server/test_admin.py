@@ -17,6 +17,8 @@ SHARED = {
     *("prefix_cache_queries_total", "prefix_cache_hits_total"),
     *("time_to_first_token_seconds_bucket", "inter_token_latency_seconds_bucket"),
     *("request_time_per_output_token_seconds_bucket", "e2e_request_latency_seconds_bucket"),
+    *("request_queue_time_seconds_bucket", "request_prefill_time_seconds_bucket"),
+    *("request_inference_time_seconds_bucket",),
     *("request_decode_time_seconds_bucket", "request_prompt_tokens_bucket", "request_generation_tokens_bucket"),
 }
 
