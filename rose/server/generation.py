@@ -6,7 +6,7 @@ code turns its request into a `GenerationRequest` and the deltas into its answer
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 import msgspec
@@ -93,14 +93,12 @@ class Generation:
         """
         cause: BaseException | None = None
         try:
-            async for output in self._all_outputs():
+            while not self._is_finished():
+                output = await self._next_output()
                 _raise_failure(output)
                 delta = self._take(output)
                 if delta is not None:
                     yield delta
-                if self._is_finished():
-                    return
-            raise EngineDead("the engine's outputs ended before the request was finished")
         except BaseException as error:
             cause = error
             raise
@@ -114,19 +112,17 @@ class Generation:
         self._is_closed = True
         if not self._is_finished():
             self._record.on_end("error" if isinstance(cause, Exception) else "abort")
-        if self._first is not None and not self._first.done():
+        if self._first is not None:
             self._first.cancel()
-            await asyncio.wait({self._first})
+            await asyncio.gather(self._first, return_exceptions=True)
         await self._outputs.aclose()
 
     def _is_finished(self) -> bool:
         return all(completion.is_finished for completion in self._completions)
 
-    async def _all_outputs(self) -> AsyncIterator[RequestOutput]:
-        if self._first is not None:
-            yield await self._first
-        async for output in self._outputs:
-            yield output
+    async def _next_output(self) -> RequestOutput:
+        first, self._first = self._first, None
+        return await (_next(self._outputs) if first is None else first)
 
     def _take(self, output: RequestOutput) -> CompletionDelta | None:
         completion = self._completions[output.index]
@@ -218,5 +214,4 @@ async def _next(outputs: RequestOutputs) -> RequestOutput:
     try:
         return await outputs.__anext__()
     except StopAsyncIteration:
-        # A task cannot carry `StopAsyncIteration`'s like safely, and an engine owes every request an output.
-        raise EngineDead("the engine gave no output for a request") from None
+        raise EngineDead("the engine's outputs ended before the request was finished") from None
