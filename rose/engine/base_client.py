@@ -17,7 +17,7 @@ from rose.engine.messages import (
     ToEngine,
 )
 from rose.engine.output_stream import OutputStream, StreamTable
-from rose.errors import EngineDead, RoseError
+from rose.errors import EngineDead, RequestError, RoseError
 
 OnProgress = Callable[[LoadProgress], None]
 
@@ -49,12 +49,16 @@ class BaseClient(ABC):
         return self._end is None
 
     def submit(self, request: AddRequest) -> OutputStream:
-        """Send a request now and iterate over its outputs; see `EngineClient`."""
+        """Send a request now and iterate over its outputs; see `EngineClient`.
+
+        Raises `RequestError` for a request that cannot even be sent: its id is in use, or a number has over 64 bits.
+        """
         if self._end is not None:
             raise EngineDead(self._end)
-        stream = self._streams.open(request, lambda: self.abort(request.request_id))
+        if request.request_id in self._streams:
+            raise RequestError(f"a request with the id {request.request_id!r} is open already", param="request_id")
         self._send(request)
-        return stream
+        return self._streams.open(request, lambda: self.abort(request.request_id))
 
     def abort(self, request_id: str, *, index: int | None = None, finish_reason: FinishReason = "abort") -> None:
         """End a request, or one of its completions. The final output still arrives."""

@@ -7,7 +7,7 @@ from typing import Self
 
 from rose.engine.messages import AddRequest, RequestOutput
 from rose.engine.request import num_completions
-from rose.errors import EngineDead, RequestError
+from rose.errors import EngineDead
 
 
 class _Mailbox:
@@ -74,9 +74,7 @@ class StreamTable:
         return request_id in self._mailboxes
 
     def open(self, request: AddRequest, on_abandon: Callable[[], None]) -> OutputStream:
-        """The stream of a new request. Raises `RequestError` if its id is that of an open one."""
-        if request.request_id in self._mailboxes:
-            raise RequestError(f"a request with the id {request.request_id!r} is open already", param="request_id")
+        """The stream of a new request, whose id is none of an open one."""
         mailbox = _Mailbox(num_completions(request.sampling_params))
         self._mailboxes[request.request_id] = mailbox
         return OutputStream(mailbox, on_abandon)

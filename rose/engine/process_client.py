@@ -16,7 +16,7 @@ from rose.engine.base_client import BaseClient, OnProgress, load_error
 from rose.engine.channel import from_engine_address, to_engine_address
 from rose.engine.config import EngineConfig
 from rose.engine.messages import EngineDied, EngineReady, FromEngine, LoadProgress, Shutdown, ToEngine
-from rose.errors import EngineDead
+from rose.errors import EngineDead, RequestError
 from rose.log import get_logger
 
 logger = get_logger(__name__)
@@ -98,7 +98,11 @@ class ProcessEngineClient(BaseClient):
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _send(self, message: ToEngine) -> None:
-        self._outbox.send(self._encoder.encode(message), zmq.NOBLOCK)
+        try:
+            frame = self._encoder.encode(message)
+        except OverflowError as error:
+            raise RequestError("a number in the request does not fit 64 bits") from error
+        self._outbox.send(frame, zmq.NOBLOCK)
 
     async def _read(self) -> None:
         """Take in the engine's messages until its process is gone."""

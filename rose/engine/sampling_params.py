@@ -57,6 +57,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             ("logprobs", self.logprobs or 0, 0, MAX_TOP_LOGPROBS),
             ("max_tokens", 1 if self.max_tokens is None else self.max_tokens, 1, math.inf),
             ("min_tokens", self.min_tokens, 0, math.inf),
+            ("seed", self.seed or 0, -(2**63), 2**63 - 1),
         ):
             if not low <= value <= high:  # NaN fails every comparison, so it is refused here too
                 raise RequestError(f"{name} must be between {low} and {high}, not {value}", param=name)

@@ -77,6 +77,9 @@ def test_the_contract(kind: type[BaseClient]) -> None:
         for bad in (SamplingParams(n=0), SamplingParams(n=1000), SamplingParams(top_p=7.0)):
             results = await collect(client, request("bad", params=bad))
             assert {result.finish_reason for result in results.values()} == {"error"}
+        if isinstance(client, ProcessEngineClient):
+            with pytest.raises(RequestError, match="64 bits"):
+                client.submit(request("huge", params=SamplingParams(seed=2**70)))
         stream = client.submit(request("twin", params=LONG))
         with pytest.raises(RequestError, match="twin"):
             client.submit(request("twin"))

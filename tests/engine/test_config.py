@@ -110,3 +110,13 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     with pytest.raises(ConfigError, match="only 2 GPUs"):
         build_core(EngineConfig(model="m", device="cuda:2", load_format="tests.fake_model:load"))
+
+
+@pytest.mark.parametrize(("max_num_seqs", "max_num_batched_tokens"), [(1, 1), (4, 40), (300, 500)])
+def test_the_largest_step_can_be_tried(max_num_seqs: int, max_num_batched_tokens: int) -> None:
+    """On a GPU, this is how the memory of activations is measured."""
+    config = EngineConfig(
+        model="m", device="cpu", max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
+    )
+    worker = Worker(config, FakeModel())
+    assert worker._try_largest_step(config) > 0

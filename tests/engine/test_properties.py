@@ -1,6 +1,5 @@
 """Random traffic against the definition: batching, chunks, cache, windows and preemption must not show."""
 
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -113,6 +112,6 @@ class Traffic(RuleBasedStateMachine):
 
 
 Traffic.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=200, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
-TestTraffic = pytest.mark.filterwarnings("ignore::pytest.PytestWarning")(Traffic.TestCase)
+TestTraffic = Traffic.TestCase

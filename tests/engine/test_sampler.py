@@ -181,6 +181,13 @@ def test_positions_draw_independently() -> None:
     assert uniform(5, 0) != uniform(6, 0)
 
 
+def test_each_output_position_draws_anew() -> None:
+    logits = torch.zeros(1, 1000)
+    drawn = [sample(logits, [row(SamplingParams(), output=[0] * length)])[0].token_id for length in range(20)]
+    assert len(set(drawn)) > 10
+    assert drawn[7] == int(uniform(0, 7) * 1000)
+
+
 def test_a_row_draws_the_same_in_any_company() -> None:
     params = [
         SamplingParams(),

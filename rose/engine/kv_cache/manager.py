@@ -174,9 +174,8 @@ class KVCacheManager:
             return
         hashes = self._hashes(request, num_full)
         for index, table in enumerate(held.tables):
-            for i in range(held.num_registered, num_full):
-                if table[i] != NULL_BLOCK:
-                    self._cache.add(index, hashes[i], table[i])
+            for i in range(held.num_registered, num_full):  # not yet trimmed to the window, so never null
+                self._cache.add(index, hashes[i], table[i])
         held.num_registered = num_full
 
     def _hashes(self, request: Request, num_blocks: int) -> list[bytes]:

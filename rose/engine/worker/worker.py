@@ -85,23 +85,28 @@ class Worker:
         )
 
     def _measure_activations(self, config: EngineConfig) -> int:
-        """The most memory a step takes on a GPU beside weights and KV cache: try the largest, on a small cache."""
+        """The most memory that a step takes on a GPU beside weights and KV cache."""
         device = self._model.device
         if device.type != "cuda":
             return 0
-        num_tokens = min(config.max_num_batched_tokens, self._model.max_position - 1)
-        blocks = self.kv_cache_spec.blocks_for(num_tokens)
-        num_groups = len(self.kv_cache_spec.groups)
-        kv = KVTensors(self.kv_cache_spec, 1 + num_groups * blocks, device=device, dtype=self._model.dtype)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        trial_bytes = self._try_largest_step(config)
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before - trial_bytes
+
+    def _try_largest_step(self, config: EngineConfig) -> int:
+        """Run a step of the greatest size on a KV cache of its own, and return the bytes of that cache."""
+        model, spec = self._model, self.kv_cache_spec
+        num_tokens = min(config.max_num_batched_tokens, model.max_position - 1)
+        num_blocks = spec.blocks_for(num_tokens)
+        kv = KVTensors(spec, 1 + len(spec.groups) * num_blocks, device=model.device, dtype=model.dtype)
         # One long request for the layers; the rest, of one token each, for the logits.
         num_short = min(config.max_num_seqs, num_tokens) - 1
         lengths = [num_tokens - num_short, *[1] * num_short]
         runner = self._make_runner(kv, len(lengths), num_tokens)
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        runner.execute(_trial_step(lengths, num_groups, blocks))
-        torch.cuda.synchronize(device)
-        return torch.cuda.max_memory_allocated(device) - before
+        runner.execute(_trial_step(lengths, len(spec.groups), num_blocks))
+        return sum(tensor.nbytes for tensor in kv.tensors)
 
     def _make_runner(self, kv: KVTensors, max_num_seqs: int, max_model_len: int) -> ModelRunner:
         inputs = InputBatch(kv, max_num_seqs=max_num_seqs, max_model_len=max_model_len, device=self._model.device)
