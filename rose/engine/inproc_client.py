@@ -1,6 +1,7 @@
 """An engine in a background thread of this process: for tests and small tools. A busy engine slows the event loop."""
 
 import asyncio
+import contextlib
 import queue
 import threading
 from collections.abc import Iterable
@@ -54,5 +55,5 @@ class InprocEngineClient(BaseClient):
         return messages
 
     def _deliver(self, message: FromEngine) -> None:
-        if not self._loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # the loop may be closed, if nobody closed this client
             self._loop.call_soon_threadsafe(self._receive, message)

@@ -1,6 +1,7 @@
 """The outputs of each open request, on the frontend's event loop."""
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Self
@@ -60,8 +61,9 @@ class OutputStream:
 
     def __del__(self) -> None:
         # Leaving `async for` early closes nothing. The collector may run in any thread, or after the loop's end.
-        if self._mailbox.num_finals_due > 0 and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._on_abandon)
+        if self._mailbox.num_finals_due > 0:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._on_abandon)
 
 
 class StreamTable:

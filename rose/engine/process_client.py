@@ -1,6 +1,7 @@
 """An engine in a process of its own. The frontend keeps its event loop free and never imports torch."""
 
 import asyncio
+import contextlib
 import shutil
 import subprocess
 import sys
@@ -133,7 +134,7 @@ class ProcessEngineClient(BaseClient):
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """In a thread of its own: wait for the child's end, which also collects its status."""
         self._process.wait()
-        if not loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # the loop may be closed, if nobody closed this client
             loop.call_soon_threadsafe(self._on_exit, loop)
 
     def _on_exit(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -1,7 +1,9 @@
 """The KV cache's memory, and each layer's share of it."""
 
+import math
 import os
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,8 +22,7 @@ class KVTensors:
     def __init__(self, spec: KVCacheSpec, num_blocks: int, *, device: torch.device, dtype: torch.dtype) -> None:
         self.spec = spec
         shape = (2, num_blocks, spec.block_size, spec.num_kv_heads, spec.head_dim)
-        # Zeros, so that a masked read of a block never written meets no NaN.
-        self.tensors = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(spec.num_tensors)]
+        self.tensors = [_zeros(shape, device, dtype) for _ in range(spec.num_tensors)]
         # layer -> (its group, its tensor)
         self._place = {
             layer: (index, tensor)
@@ -40,6 +41,14 @@ class KVTensors:
             )
             for _, (group, tensor) in sorted(self._place.items())
         )
+
+
+def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Zeros, so that a masked read of a block never written meets no NaN."""
+    if device.type != "cpu":
+        return torch.zeros(shape, device=device, dtype=dtype)
+    # numpy maps zero pages and touches none: a CPU's cache takes memory only as it fills.
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)
 
 
 def available_kv_bytes(config: EngineConfig, device: torch.device, *, activation_bytes: int) -> int:
