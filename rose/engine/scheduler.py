@@ -111,7 +111,7 @@ class Scheduler:
             result = sampled.get(scheduled.key)
             if result is not None and result.error is not None:
                 failure = RequestFailure(message=result.error, code="model_error")
-                outputs.append(self._finish(request, "error", failure))
+                outputs.append(self._finish(request, "error", failure, forget=True))
                 continue
             num_accepted = len(result.token_ids) - 1 if result is not None else 0
             request.num_computed_tokens += scheduled.num_tokens - scheduled.num_draft_tokens + num_accepted
@@ -127,7 +127,7 @@ class Scheduler:
         self.kv_cache.check_integrity()
         following = [follower for request in self._requests.values() for follower in request.followers]
         assert len(self._running) + len(self._waiting) + len(following) == len(self._requests), "a request is lost"
-        assert all(request in self._waiting or request.key in self._requests for request in self._running)
+        assert not any(request in self._waiting for request in self._running), "a request runs and waits"
         if not self._requests:
             assert self.kv_cache.num_free_blocks == self.kv_cache.capacity, "a finished request holds blocks"
 
@@ -215,8 +215,12 @@ class Scheduler:
         *,
         token_ids: list[int] | None = None,
         logprobs: list[TokenLogprobs] | None = None,
+        forget: bool = False,
     ) -> RequestOutput:
-        """Remove the request from wherever it is and free its blocks. Returns its final output."""
+        """Remove the request from wherever it is and free its blocks. Returns its final output.
+
+        forget: what its blocks hold is bad, and must not be found by others.
+        """
         del self._requests[request.key]
         self._release_followers(request)
         if request in self._waiting:
@@ -226,7 +230,7 @@ class Scheduler:
             self._dropped.append(request.key)
         else:
             self._leave_leader(request)
-        self.kv_cache.free(request, forget=error is not None)
+        self.kv_cache.free(request, forget=forget)
         return self._output(request, token_ids or [], logprobs, reason, error)
 
     def _release_followers(self, request: Request) -> None:
