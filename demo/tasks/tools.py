@@ -357,12 +357,17 @@ def _name_words(tool: FunctionTool) -> set[str]:
     return set(words) - {"get", "lookup", "find", "fetch", "check", "query", "show", "set", "send", "number"}
 
 
-def _other_tools(rng: Random, wanted: FunctionTool | None) -> tuple[FunctionTool, ...]:
-    """`wanted` among up to three others, none of which could be taken for another."""
+def _other_tools(rng: Random, wanted: FunctionTool | None, *, calculators: bool = True) -> tuple[FunctionTool, ...]:
+    """`wanted` among up to three others, none of which could be taken for another.
+
+    calculators: whether one may be among the others; not where the request is a sum.
+    """
     tools = [wanted] if wanted else []
     for _ in range(rng.choices((0, 1, 2, 3), (5, 4, 3, 1))[0] + (wanted is None)):
-        maker = rng.choice((lookup, lookup, action))
-        other = maker(rng, "train")().tool
+        if calculators and rng.random() < 0.25:
+            other = calculator(rng, rng.choice(OPERATIONS)).tool
+        else:
+            other = rng.choice((lookup, lookup, action))(rng, "train")().tool
         if not any(_name_words(other) & _name_words(tool) for tool in tools):
             tools.append(other)
     rng.shuffle(tools)
@@ -535,7 +540,7 @@ def calculator_call(draft: Draft) -> Example:
     made = calculator(rng, problem.op)
     transcript.user(question(rng, problem))
     reply = _call_reply(draft, made.call(problem))
-    return transcript.finished("calculator call", _other_tools(rng, made.tool), reply, "call")
+    return transcript.finished("calculator call", _other_tools(rng, made.tool, calculators=False), reply, "call")
 
 
 def calculator_answer(draft: Draft) -> Example:
@@ -549,18 +554,19 @@ def calculator_answer(draft: Draft) -> Example:
     key = rng.choice(("result", "value", "answer", invented(rng)))
     transcript.tool(rng.choice((str(problem.result), json.dumps({key: problem.result}), f"{problem.result}\n")))
     reply = Reply(problem.equation, _answer_reasoning(draft, call))
-    return transcript.finished("calculator answer", _other_tools(rng, made.tool), reply, "number")
+    return transcript.finished("calculator answer", _other_tools(rng, made.tool, calculators=False), reply, "number")
 
 
 def tool_not_needed(draft: Draft) -> Example:
     """Tools are there, but the request is small talk, a sum no tool is made for, or none of the model's tasks."""
     rng, transcript = draft.rng, _Transcript(draft)
-    tools = _other_tools(rng, None)
     style = rng.random()
+    is_sum = 0.4 <= style < 0.75
+    tools = _other_tools(rng, None, calculators=not is_sum)
     grade: Grade = "text"
     if style < 0.4:
         text, reply = small_talk(draft)
-    elif style < 0.75:
+    elif is_sum:
         problem = random_problem(rng, draft.split)
         text, grade = question(rng, problem), "number"
         reply = Reply(problem.equation, working(problem, draft.effort))
