@@ -65,6 +65,11 @@ class Worker:
         )
 
     @property
+    def model(self) -> CausalLM:
+        """The model, for those who look into it, such as benchmarks."""
+        return self._model
+
+    @property
     def eos_token_ids(self) -> tuple[int, ...]:
         """The model's own ids that end a text."""
         return self._model.eos_token_ids
@@ -113,8 +118,8 @@ class Worker:
         return ModelRunner(self._model, inputs)
 
 
-def build_core(config: EngineConfig, progress: Progress | None = None) -> EngineCore:
-    """Load the model and make an engine that is ready to serve.
+def build_worker(config: EngineConfig, progress: Progress | None = None) -> Worker:
+    """Load the model and give it its KV cache.
 
     Raises `ConfigError` and `CheckpointError`. progress: see `Progress`; not called by every loader.
     """
@@ -122,7 +127,12 @@ def build_core(config: EngineConfig, progress: Progress | None = None) -> Engine
     device = _resolve_device(config.device)
     load = load_model if config.load_format == "auto" else _find_loader(config.load_format)
     model = load(config.model, device=device, dtype=_resolve_dtype(config.dtype, device), progress=progress)
-    worker = Worker(config, model, load_time_s=time.monotonic() - start)
+    return Worker(config, model, load_time_s=time.monotonic() - start)
+
+
+def build_core(config: EngineConfig, progress: Progress | None = None) -> EngineCore:
+    """Load the model and make an engine that is ready to serve; see `build_worker`."""
+    worker = build_worker(config, progress)
     return EngineCore(
         worker,
         max_num_seqs=config.max_num_seqs,
