@@ -82,7 +82,10 @@ class Completion:
         if self.found_stop_string:
             events.append(self._parser.finish("stop")[-1])
         elif output.finish_reason is not None:
-            self._show(self._parser.finish(output.finish_reason), events)
+            parsed = self._parser.finish(output.finish_reason)
+            self._show(parsed, events)
+            if self.found_stop_string:  # in text that the parser had held back to the end
+                events.append(_ended_by_stop_string(parsed[-1]))
         if not events:
             return None
         self.is_finished = isinstance(events[-1], Finished)
@@ -124,6 +127,11 @@ class Completion:
             logprobs.append(pending.logprobs.popleft()[1])
         token_ids, pending.token_ids = pending.token_ids, []
         return CompletionDelta(self.index, events, token_ids, logprobs)
+
+
+def _ended_by_stop_string(last: ChatEvent) -> ChatEvent:
+    """The end of a completion whose limit was reached only after its stop string."""
+    return Finished("stop", last.recovered) if isinstance(last, Finished) and last.reason == "length" else last
 
 
 def _append_joined(event: ChatEvent, events: list[ChatEvent]) -> None:

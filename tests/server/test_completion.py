@@ -111,3 +111,15 @@ def test_long_arguments_arrive_in_pieces() -> None:
     _, deltas = run(TOKENIZER.encode_with_special(text), [1])
     pieces = [event for delta in deltas for event in delta.events if isinstance(event, ToolCallDelta)]
     assert len(pieces) > 1
+
+
+def test_a_stop_string_in_text_without_a_channel_ends_the_completion_too() -> None:
+    """The parser holds such text back to the very end, when the engine has nothing more to say."""
+    for header, reason in (("<|message|>", "stop"), ("<|channel|>odd<|message|>", "length"), ("", "length")):
+        completion = Completion(0, FORMAT.parser(), ("STOP",))
+        ids = TOKENIZER.encode_with_special(f"{header}a b STOP c")
+        assert completion.push(RequestOutput(request_id="r", token_ids=ids[:-1])) is None
+        delta = completion.push(RequestOutput(request_id="r", token_ids=ids[-1:], finish_reason=reason))
+        assert completion.is_finished
+        answer = merged([delta])
+        assert (answer.content, answer.finish_reason) == ("a b ", "stop")
