@@ -1,0 +1,1 @@
+"""Benchmarks: the engine stepped directly, any server over HTTP, and the reports made of both."""

@@ -1,0 +1,1 @@
+"""Arithmetic about a deployment: what a step must move and compute. No torch, no engine."""
