@@ -107,6 +107,7 @@ def engine_config(model: str, flags: EngineFlags) -> "EngineConfig":
         enable_prefix_caching=flags.enable_prefix_caching,
         tensor_parallel_size=flags.tensor_parallel_size,
         seed=flags.seed,
+        num_threads=flags.num_threads,
     )
 
 

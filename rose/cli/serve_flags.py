@@ -145,6 +145,14 @@ class EngineFlags:
         ),
     ] = 1
     seed: Annotated[int | None, Parameter(group=_ENGINE, help="Seed of requests that bring none.")] = None
+    num_threads: Annotated[
+        int | None,
+        Parameter(
+            name=("--num-threads", "--threads"),
+            group=_ENGINE,
+            help="CPU threads that compute, on a CPU. OMP_NUM_THREADS by default, else one for a small model.",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,8 @@ class EngineConfig:
     block_size: tokens in one KV block. gpu_memory_utilization: share of a GPU's memory for weights, activations and KV
     cache together. kv_cache_bytes or num_blocks: the KV cache's size, instead of what the memory suggests.
     seed: of the random numbers that requests without a seed of their own are given; None draws one.
+    num_threads: CPU threads that compute, of the whole process, when the device is a CPU; None leaves it to
+    `OMP_NUM_THREADS` where that is set, and else takes one for a small model and torch's own choice for others.
     load_format: `auto` reads the checkpoint; `package.module:function` calls a loader of your own with the arguments
     of `rose.weights.loader.load_model`.
     """
@@ -43,6 +45,7 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     tensor_parallel_size: int = 1
     seed: int | None = None
+    num_threads: int | None = None
     load_format: str = "auto"
 
     def __post_init__(self) -> None:
@@ -76,6 +79,7 @@ class EngineConfig:
             ("block_size", 1),
             ("kv_cache_bytes", 1),
             ("num_blocks", 2),
+            ("num_threads", 1),
         ):
             value = getattr(self, name)
             if value is not None and value < low:
@@ -85,7 +89,9 @@ class EngineConfig:
                 f"gpu_memory_utilization must be above 0 and at most 1, not {self.gpu_memory_utilization}"
             )
 
-    def resolved(self, *, device: str, dtype: str, max_model_len: int, num_blocks: int, seed: int) -> "EngineConfig":
+    def resolved(
+        self, *, device: str, dtype: str, max_model_len: int, num_blocks: int, seed: int, num_threads: int
+    ) -> "EngineConfig":
         """The configuration with every choice made."""
         return dataclasses.replace(
             self,
@@ -95,6 +101,7 @@ class EngineConfig:
             num_blocks=num_blocks,
             kv_cache_bytes=None,
             seed=seed,
+            num_threads=num_threads,
         )
 
     def to_json(self) -> str:

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+import torch
 
 from rose.engine.config import EngineConfig
 from rose.engine.kv_cache.plan import plan_kv_cache
@@ -29,6 +30,7 @@ BLOCK_BYTES = 2 * 16 * 8 * 64 * 2
         ({"max_num_seqs": 0}, "max_num_seqs"),
         ({"block_size": 0}, "block_size"),
         ({"num_blocks": 1}, "num_blocks"),
+        ({"num_threads": 0}, "num_threads"),
         ({"gpu_memory_utilization": 0.0}, "gpu_memory_utilization"),
         ({"gpu_memory_utilization": 1.1}, "gpu_memory_utilization"),
         ({"max_num_seqs": 64, "max_num_batched_tokens": 32}, "at least max_num_seqs"),
@@ -54,6 +56,21 @@ def test_auto_is_resolved_into_a_new_object() -> None:
     assert resolved.num_blocks == worker.info.num_blocks
     assert resolved.seed is not None
     assert None not in {k: v for k, v in dataclasses.asdict(resolved).items() if k != "kv_cache_bytes"}.values()
+
+
+def test_a_small_model_gets_one_thread_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 6)
+    chosen: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    small, large = FakeModel(num_parameters=12_000_000), FakeModel(num_parameters=20_000_000_000)
+    for model in (small, large):
+        Worker(EngineConfig(model="m"), model)
+        Worker(EngineConfig(model="m", num_threads=3), model)
+    assert chosen == [1, 3, 6, 3]
+    monkeypatch.setenv("OMP_NUM_THREADS", "6")
+    Worker(EngineConfig(model="m"), small)
+    assert chosen[-1] == 6
 
 
 def plan(available_blocks: int = 10_000, **options: Any) -> tuple[int, int]:

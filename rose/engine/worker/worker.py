@@ -1,6 +1,7 @@
 """A model on its device, with its KV cache: from an `EngineConfig` to something that executes steps."""
 
 import importlib
+import os
 import random
 import time
 from collections.abc import Callable
@@ -24,6 +25,10 @@ from rose.weights.loader import load_model
 
 logger = get_logger(__name__)
 
+# Below this the matrices are so small that threads wait for each other longer than they compute, and on a busy machine
+# many times longer: docs/performance-log.md has the figures.
+_ONE_THREAD_BELOW_PARAMETERS = 100_000_000
+
 Progress = Callable[[int, int], None]
 """Called with the bytes of weights loaded, and those in all."""
 
@@ -36,12 +41,15 @@ class Worker:
         self._model = model
         self.kv_cache_spec = KVCacheSpec.from_layers(model.attention_specs, config.block_size)
         plan = self._plan(config)
+        if model.device.type == "cpu":
+            torch.set_num_threads(_choose_num_threads(config.num_threads, model.num_parameters))
         self.config = config.resolved(
             device=str(model.device),
             dtype=_name(model.dtype),
             max_model_len=plan.max_model_len,
             num_blocks=plan.num_blocks,
             seed=random.SystemRandom().getrandbits(63) if config.seed is None else config.seed,
+            num_threads=torch.get_num_threads(),
         )
         logger.info("configuration: %s", self.config)
         logger.info(
@@ -160,6 +168,14 @@ def _resolve_dtype(name: str, device: torch.device) -> torch.dtype:
     dtype = getattr(torch, name)
     assert isinstance(dtype, torch.dtype)
     return dtype
+
+
+def _choose_num_threads(wanted: int | None, num_parameters: int) -> int:
+    if wanted is not None:
+        return wanted
+    if "OMP_NUM_THREADS" not in os.environ and num_parameters < _ONE_THREAD_BELOW_PARAMETERS:
+        return 1
+    return torch.get_num_threads()
 
 
 def _find_loader(name: str) -> Callable[..., CausalLM]:
