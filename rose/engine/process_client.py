@@ -112,6 +112,10 @@ class ProcessEngineClient(BaseClient):
                 self._receive(self._decoder.decode(await self._inbox.recv()))
         except asyncio.CancelledError:  # by `_on_exit`
             self._die(f"the engine's process ended with status {self._process.returncode}")
+        except Exception as error:  # without a reader nobody would ever hear of the engine again
+            logger.exception("cannot take in the engine's messages; ending it")
+            self._die(f"the engine's messages cannot be read: {type(error).__name__}: {error}")
+            self._process.kill()
 
     def _receive(self, message: FromEngine) -> None:
         match message:

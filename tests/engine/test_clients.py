@@ -200,6 +200,14 @@ def test_progress_is_reported(kind: type[BaseClient]) -> None:
     assert seen == [LoadProgress(done_bytes=0, total_bytes=10), LoadProgress(done_bytes=10, total_bytes=10)]
 
 
+def test_a_failing_progress_callback_fails_the_start_rather_than_hang() -> None:
+    def fail(progress: LoadProgress) -> None:
+        raise ValueError("no terminal")
+
+    with pytest.raises(EngineDead, match="no terminal"):
+        asyncio.run(ProcessEngineClient.start(make_config(), fail))
+
+
 def test_a_cancelled_start_leaves_no_process() -> None:
     async def main() -> None:
         start = asyncio.create_task(ProcessEngineClient.start(make_config()))
