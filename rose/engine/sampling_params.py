@@ -20,10 +20,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     temperature: 0 is greedy. top_k: 0 is off. top_p: nucleus mass in (0, 1]. min_p: share of the best
     token's probability below which a token is dropped, in [0, 1].
     presence_penalty, frequency_penalty: subtracted once, or per occurrence, for tokens already generated
-    (OpenAI's definition). repetition_penalty: > 0; divides positive and multiplies negative logits of tokens seen in
-    prompt or output (Keskar et al. 2019, CTRL).
-    logit_bias: token id -> added to its logit. seed: same seed, same tokens, alone or in a batch; completion `i` of n
-    uses `seed + i`.
+    (OpenAI's definition). repetition_penalty: 0.01 to 100; divides positive and multiplies negative logits of tokens
+    seen in prompt or output (Keskar et al. 2019, CTRL).
+    logit_bias: token id -> added to its logit, -100 to 100. seed: same seed, same tokens, alone or in a batch;
+    completion `i` of n uses `seed + i`.
     logprobs: None for none, 0 for the chosen token's, k for the top k besides.
     max_tokens: None for as many as fit the context. min_tokens: stop ids are masked until then.
     stop_token_ids: end the request; the stopping id is the last of its output ids. ignore_eos: pay them no heed.
@@ -54,6 +54,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             ("min_p", self.min_p, 0.0, 1.0),
             ("presence_penalty", self.presence_penalty, -2.0, 2.0),
             ("frequency_penalty", self.frequency_penalty, -2.0, 2.0),
+            ("repetition_penalty", self.repetition_penalty, 0.01, 100.0),
             ("logprobs", self.logprobs or 0, 0, MAX_TOP_LOGPROBS),
             ("max_tokens", 1 if self.max_tokens is None else self.max_tokens, 1, math.inf),
             ("min_tokens", self.min_tokens, 0, math.inf),
@@ -63,14 +64,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 raise RequestError(f"{name} must be between {low} and {high}, not {value}", param=name)
         if not 0.0 < self.top_p <= 1.0:
             raise RequestError(f"top_p must be above 0 and at most 1, not {self.top_p}", param="top_p")
-        if not 0.0 < self.repetition_penalty < math.inf:
-            raise RequestError(
-                f"repetition_penalty must be a number above 0, not {self.repetition_penalty}",
-                param="repetition_penalty",
-            )
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise RequestError(
                 f"min_tokens ({self.min_tokens}) is larger than max_tokens ({self.max_tokens})", param="min_tokens"
             )
-        if any(not math.isfinite(bias) for bias in (self.logit_bias or {}).values()):
-            raise RequestError("logit_bias values must be finite numbers", param="logit_bias")
+        if not all(-100.0 <= bias <= 100.0 for bias in (self.logit_bias or {}).values()):
+            raise RequestError("logit_bias values must be between -100 and 100", param="logit_bias")
