@@ -22,6 +22,7 @@ class Tokenizer:
         self.source = source
         added = backend.get_added_tokens_decoder()
         self._added_ids = {token.content: token_id for token_id, token in added.items()}
+        self._added_names = {token_id: token.content.encode() for token_id, token in added.items()}
         self._specials = frozenset(token_id for token_id, token in added.items() if token.special)
         self._bytes = _byte_table(backend, self._specials)
         self._backend = _text_only(backend)
@@ -52,7 +53,7 @@ class Tokenizer:
         """The text of `ids`; invalid UTF-8 becomes U+FFFD. Special tokens are left out, or spelled when kept."""
         if not keep_special:
             return b"".join(map(self.token_bytes, ids)).decode("utf-8", errors="replace")
-        names = {token_id: name.encode() for name, token_id in self._added_ids.items()}
+        names = self._added_names
         return b"".join(names.get(i) or self.token_bytes(i) for i in ids).decode("utf-8", errors="replace")
 
     def special_id(self, name: str) -> int | None:

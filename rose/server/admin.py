@@ -12,6 +12,7 @@ from rose.chat.tokenizer import Tokenizer
 from rose.engine.client import EngineClient
 from rose.errors import RequestError
 from rose.server.chat_completions.convert import to_conversation
+from rose.server.chat_completions.fields import review_fields
 from rose.server.chat_completions.schema import ChatCompletionRequest
 from rose.server.errors import ApiError, model_not_found, parse_body
 from rose.server.generation import Generator
@@ -98,11 +99,12 @@ class Admin:
             raise RequestError("give either prompt or messages", param="prompt", code="invalid_value")
         if body.prompt is None:
             chat = parse_body(ChatCompletionRequest, raw)
+            review_fields(chat.model_extra or {}, strict=False)
             conversation = to_conversation(chat, current_date=self._settings.current_date)
             ids = await self._generator.render(conversation)
         else:
             ids = await asyncio.to_thread(self._tokenizer.encode, body.prompt)
-        strings = [self._tokenizer.decode([i], keep_special=True) for i in ids] if body.return_token_strs else None
+        strings = await asyncio.to_thread(self._spell, ids) if body.return_token_strs else None
         return {
             "count": len(ids),
             "max_model_len": self._engine.info.max_model_len,
@@ -114,7 +116,10 @@ class Admin:
         """The text of token ids, control tokens spelled out."""
         body = parse_body(DetokenizeRequest, await request.body())
         self._check_model(body.model)
-        return {"prompt": self._tokenizer.decode(body.tokens, keep_special=True)}
+        return {"prompt": await asyncio.to_thread(self._tokenizer.decode, body.tokens, keep_special=True)}
+
+    def _spell(self, ids: list[int]) -> list[str]:
+        return [self._tokenizer.decode([token_id], keep_special=True) for token_id in ids]
 
     def _check_model(self, name: str | None) -> None:
         if name is not None and name not in self._settings.served_model_names:
