@@ -123,7 +123,7 @@ class Metrics:
 
     def count_ignored_fields(self, names: Iterable[str]) -> None:
         """Count fields that were ignored. Names beyond the first few dozen different ones share one label."""
-        for name in names:
+        for name in (name[:64] for name in names):
             if name not in self._field_labels and len(self._field_labels) >= MAX_FIELD_LABELS:
                 name = "_other"
             self._field_labels.add(name)

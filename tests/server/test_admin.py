@@ -98,6 +98,13 @@ async def test_ignored_fields_cannot_flood_the_metrics(serve: Serve) -> None:
     assert total(found, "rose:ignored_fields_total", field="_other") == 20
 
 
+async def test_an_ignored_field_of_any_length_has_a_short_label(serve: Serve) -> None:
+    async with serve() as server:
+        await server.chat(**{"x" * 10_000: 1})
+        found = await samples(server)
+    assert total(found, "rose:ignored_fields_total", field="x" * 64) == 1
+
+
 async def test_tokenize_and_detokenize(serve: Serve, tokenizer: Tokenizer) -> None:
     async with serve() as server:
         text = "High at <|end|>"
@@ -116,7 +123,8 @@ async def test_tokenize_and_detokenize(serve: Serve, tokenizer: Tokenizer) -> No
         await server.chat(messages=messages, reasoning_effort="low")
         assert server.engine.submitted[0].prompt_token_ids == chat["tokens"]
 
-        for bad in ({}, {"prompt": "x", "messages": messages}):
+        unfinished = {"messages": messages, "add_generation_prompt": False}  # would be another prompt
+        for bad in ({}, {"prompt": "x", "messages": messages}, unfinished):
             assert (await server.http.post("/tokenize", json=bad)).status_code == 400
         assert (await server.http.post("/detokenize", json={"tokens": [-1]})).json()["error"]["param"] == "tokens[0]"
         assert (await server.http.post("/detokenize", json={"tokens": [1], "model": "x"})).status_code == 404
