@@ -4,6 +4,8 @@ import logging
 import os
 import sys
 
+from rose.errors import ConfigError
+
 _FORMAT = "%(asctime)s %(levelname).1s [{role}] %(name)s: %(message)s"
 
 
@@ -12,12 +14,16 @@ def setup_logging(role: str = "rose", level: str | None = None) -> None:
 
     role: shown in each line, such as `server` or `engine`. level: a logging level name; by default
     `ROSE_LOGGING_LEVEL`, else INFO. Calling it again replaces the handler, so a child process may rename itself.
+    Raises `ConfigError` for a level that is none.
     """
+    level = (level or os.environ.get("ROSE_LOGGING_LEVEL") or "INFO").upper()
+    if level not in logging.getLevelNamesMapping():
+        raise ConfigError(f"ROSE_LOGGING_LEVEL must be DEBUG, INFO, WARNING or ERROR, not {level!r}")
     logger = logging.getLogger("rose")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(_FORMAT.format(role=role), datefmt="%H:%M:%S"))
     logger.handlers[:] = [handler]
-    logger.setLevel((level or os.environ.get("ROSE_LOGGING_LEVEL") or "INFO").upper())
+    logger.setLevel(level)
     logger.propagate = False
 
 
