@@ -1,7 +1,7 @@
 """Generation without a server: prompts in, completions out, in this process."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -53,12 +53,15 @@ class LLM:
     Not thread-safe.
     """
 
-    def __init__(self, model: str, **options: Any) -> None:
-        """Load `model`; `options` are the other fields of `EngineConfig`. Raises `ConfigError`, `CheckpointError`."""
+    def __init__(self, model: str, *, progress: Callable[[int, int], None] | None = None, **options: Any) -> None:
+        """Load `model`; `options` are the other fields of `EngineConfig`.
+
+        progress: called with the bytes of weights loaded, and those in all. Raises `ConfigError`, `CheckpointError`.
+        """
         from rose.engine.worker.worker import build_core  # imports torch
 
         config = EngineConfig(model=model, **options)
-        self._core = build_core(config)
+        self._core = build_core(config, progress)
         self._tokenizer = _find_tokenizer(model) if config.load_format == "auto" else None
         self._ids = itertools.count()
         self._is_closed = False
@@ -132,7 +135,7 @@ class LLM:
 
 def _find_tokenizer(model: str) -> "Tokenizer":
     from rose.chat.tokenizer import load_tokenizer
-    from rose.weights.checkpoint import resolve_checkpoint
+    from rose.weights.resolve import resolve_checkpoint
 
     return load_tokenizer(resolve_checkpoint(model))
 
@@ -155,7 +158,8 @@ def _take(generation: Generation, output: RequestOutput) -> None:
     completion = generation.outputs[output.index]
     completion.token_ids += output.token_ids
     if output.logprobs is not None:
-        completion.logprobs = (completion.logprobs or []) + output.logprobs
+        completion.logprobs = completion.logprobs or []
+        completion.logprobs += output.logprobs
     if output.finish_reason is not None:
         completion.finish_reason = output.finish_reason
         completion.error = None if output.error is None else output.error.message

@@ -51,6 +51,12 @@ def test_one_prompt_in_every_form(llm: LLM, prompts: list[int]) -> None:
     assert generation.prompt_token_ids == [0, 1, 2]
 
 
+def test_progress_is_passed_on() -> None:
+    seen: list[tuple[int, int]] = []
+    LLM("fake", device="cpu", load_format="tests.fake_model:load", progress=lambda *bytes_: seen.append(bytes_)).close()
+    assert seen == [(0, 10), (10, 10)]
+
+
 def test_no_prompts(llm: LLM) -> None:
     assert llm.generate([]) == []
 

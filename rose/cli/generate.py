@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
+from rose.cli.load_progress import load_progress
 from rose.engine.sampling_params import SamplingParams
 from rose.errors import RequestError
 from rose.log import setup_logging
@@ -92,15 +93,18 @@ def generate(
     params.validate()
     from rose.llm import LLM  # imports torch; a mistake in the input is told before that
 
-    with LLM(
-        model,
-        device=device,
-        dtype=dtype,
-        max_model_len=max_model_len,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max(4096, max_num_seqs),
-        gpu_memory_utilization=gpu_memory_utilization,
-    ) as llm:
+    with load_progress(model) as progress:
+        llm = LLM(
+            model,
+            progress=progress,
+            device=device,
+            dtype=dtype,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max(4096, max_num_seqs),
+            gpu_memory_utilization=gpu_memory_utilization,
+        )
+    with llm:
         for index, generation in enumerate(llm.generate(prompts, params)):
             for completion in generation.outputs:
                 print(json.dumps(_to_json(index, generation, completion), ensure_ascii=False))

@@ -6,21 +6,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import Progress as Bar
 
-from rose.engine.messages import LoadProgress
 from rose.log import get_logger
 
 logger = get_logger(__name__)
 
 _LOG_EVERY_S = 5.0
 
+Progress = Callable[[int, int], None]
+"""Called with the bytes of weights loaded, and those in all."""
+
 
 @contextmanager
-def load_progress(name: str) -> Iterator[Callable[[LoadProgress], None]]:
-    """A callback for the engine's progress, while the block runs."""
+def load_progress(name: str) -> Iterator[Progress]:
+    """A callback that shows how far the loading of `name` has come, while the block runs."""
     if sys.stderr.isatty():
-        with Progress(
+        with Bar(
             TextColumn("loading {task.description}"),
             BarColumn(),
             DownloadColumn(binary_units=True),
@@ -30,20 +33,19 @@ def load_progress(name: str) -> Iterator[Callable[[LoadProgress], None]]:
             transient=True,
         ) as bar:
             task = bar.add_task(name, total=None)
-            yield lambda progress: bar.update(task, completed=progress.done_bytes, total=progress.total_bytes)
+            yield lambda done_bytes, total_bytes: bar.update(task, completed=done_bytes, total=total_bytes)
     else:
         logger.info("loading %s", name)
         yield _log_now_and_then(name)
 
 
-def _log_now_and_then(name: str) -> Callable[[LoadProgress], None]:
+def _log_now_and_then(name: str) -> Progress:
     last = time.monotonic()
 
-    def log(progress: LoadProgress) -> None:
+    def log(done_bytes: int, total_bytes: int) -> None:
         nonlocal last
-        if progress.total_bytes and time.monotonic() - last >= _LOG_EVERY_S:
+        if total_bytes and time.monotonic() - last >= _LOG_EVERY_S:
             last = time.monotonic()
-            share = progress.done_bytes / progress.total_bytes
-            logger.info("loading %s: %.0f%% of %.1f GB", name, 100 * share, progress.total_bytes / 1e9)
+            logger.info("loading %s: %.0f%% of %.1f GB", name, 100 * done_bytes / total_bytes, total_bytes / 1e9)
 
     return log

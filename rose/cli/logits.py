@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from rose.cli.load_progress import load_progress
 from rose.errors import ConfigError, ContextLengthExceeded, RequestError
 from rose.layers.single_request import SingleRequestCache
 from rose.models.base import CausalLM
@@ -48,7 +49,8 @@ def logits(
     token_ids = _read_token_ids(tokens)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    loaded = load_model(model, device=device, dtype=getattr(torch, dtype))
+    with load_progress(model) as progress:
+        loaded = load_model(model, device=device, dtype=getattr(torch, dtype), progress=progress)
     _check_token_ids(token_ids, loaded)
     try:
         rows = np.lib.format.open_memmap(out, mode="w+", dtype=np.float32, shape=(len(token_ids), loaded.vocab_size))

@@ -124,8 +124,8 @@ async def _serve(
     name = settings.served_model_names[0]
     tokenizer = load_tokenizer(folder)
     chat_format = get_format("harmony", tokenizer)
-    with _cancelled_by_sigterm(), load_progress(name) as on_progress:
-        engine = await ProcessEngineClient.start(config, on_progress)
+    with _cancelled_by_sigterm(), load_progress(name) as show:
+        engine = await ProcessEngineClient.start(config, lambda now: show(now.done_bytes, now.total_bytes))
     try:
         server = HttpServer(
             create_app(engine, chat_format, tokenizer, settings),
