@@ -4,9 +4,12 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
+
+from cyclopts import Parameter
 
 from rose.cli.load_progress import load_progress
+from rose.cli.streams import json_line
 from rose.engine.sampling_params import SamplingParams
 from rose.errors import RequestError
 from rose.log import setup_logging
@@ -14,13 +17,15 @@ from rose.log import setup_logging
 if TYPE_CHECKING:
     from rose.llm import Completion, Generation
 
+_ANY_TEXT = Parameter(allow_leading_hyphen=True)  # `-` is a file, and a prompt may be a list
+
 
 def generate(
     model: str,
     /,
     *,
-    prompt: list[str] | None = None,
-    input: Path | None = None,  # noqa: A002 - it is the option's name
+    prompt: Annotated[list[str] | None, _ANY_TEXT] = None,
+    input: Annotated[Path | None, _ANY_TEXT] = None,  # noqa: A002 - it is the option's name
     max_tokens: int | None = 128,
     temperature: float = 1.0,
     top_p: float = 1.0,
@@ -107,7 +112,7 @@ def generate(
     with llm:
         for index, generation in enumerate(llm.generate(prompts, params)):
             for completion in generation.outputs:
-                print(json.dumps(_to_json(index, generation, completion), ensure_ascii=False))
+                print(json_line(_to_json(index, generation, completion)))
 
 
 def _read_prompts(texts: list[str] | None, file: Path | None) -> Iterator[str | list[int]]:
@@ -133,7 +138,7 @@ def _parse_lines(lines: TextIO, source: str) -> Iterator[str | list[int]]:
             continue
         try:
             yield _parse_line(json.loads(line))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RequestError(f"{source}, line {number}: {error}") from error
 
 

@@ -49,6 +49,8 @@ def logits(
     token_ids = _read_token_ids(tokens)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    elif device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"--device cuda: torch {torch.__version__} finds no GPU here; use cpu or auto")
     with load_progress(model) as progress:
         loaded = load_model(model, device=device, dtype=getattr(torch, dtype), progress=progress)
     _check_token_ids(token_ids, loaded)
@@ -72,7 +74,7 @@ def _write_logits(model: CausalLM, token_ids: list[int], rows: np.ndarray[Any, A
 def _read_token_ids(path: Path) -> list[int]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RequestError(f"cannot read token ids from {path}: {error}", param="tokens") from error
     token_ids = value.get("tokens") if isinstance(value, dict) else value
     if not isinstance(token_ids, list) or not token_ids or not all(type(item) is int for item in token_ids):

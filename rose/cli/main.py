@@ -1,10 +1,12 @@
 """The `rose` command. Each subcommand is a module of its own, imported only when it is used."""
 
+import errno
 import sys
 
 import cyclopts
 
 from rose import __version__
+from rose.cli.streams import discard_output, prepare_streams
 from rose.errors import RoseError
 
 app = cyclopts.App(
@@ -28,13 +30,24 @@ for _name, _target in COMMANDS.items():
 
 def main() -> None:
     """Run the command line. A user's mistake is one line on stderr and exit status 2, never a traceback."""
+    prepare_streams()
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except RoseError as error:
         print(f"rose: error: {error}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:
+        discard_output()
         sys.exit(141)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        discard_output()
+        print(f"rose: error: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from rose.cli.streams import json_line
 from rose.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ def parse(
     chat = get_format(chat_format, tokenizer)
     if jsonl is not None:
         for where, sample in _samples(jsonl):
-            reason = sample.get("finish", finish)
-            print(_answer(chat, _sample_ids(sample, tokenizer, where), _checked_reason(reason, where)))
+            reason = finish if sample.get("finish") is None else _checked_reason(sample["finish"], where)
+            print(_answer(chat, _sample_ids(sample, tokenizer, where), reason))
     elif tokens is not None:
         print(_answer(chat, _token_ids(_read(tokens), tokens), finish))
     else:
@@ -66,7 +67,7 @@ def parse(
 
 
 def _tokenizer_path(model: str) -> Path:
-    if Path(model).exists():
+    if Path(model).is_file():
         return Path(model)
     from rose.weights.resolve import resolve_checkpoint
 
@@ -78,7 +79,7 @@ def _answer(chat: "ChatFormat", ids: list[int], reason: str) -> str:
 
     parser = chat.parser()
     events = [event for token_id in ids for event in parser.push(token_id)]
-    return json.dumps(asdict(merge(events + parser.finish(reason))), ensure_ascii=False)
+    return json_line(asdict(merge(events + parser.finish(reason))))
 
 
 def _read(source: str) -> str:
@@ -115,7 +116,7 @@ def _samples(source: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _sample_ids(sample: dict[str, Any], tokenizer: "Tokenizer", where: str) -> list[int]:
-    if "tokens" in sample:
+    if sample.get("tokens") is not None:
         return _checked_ids(sample["tokens"], where)
     if isinstance(sample.get("text"), str):
         return tokenizer.encode_with_special(sample["text"])

@@ -51,12 +51,14 @@ def test_jsonl_has_a_result_a_line(rose_parse, tiny):
         {"text": "<|channel|>final<|message|>a"},
         {"tokens": tiny.encode("b"), "finish": "stop"},
         {"tokens": []},
+        {"text": "d", "tokens": None, "finish": None},
     ]
     answers = rose_parse("--jsonl", "\n".join(map(json.dumps, lines)) + "\n\n", "--finish", "length")
     assert [(answer["content"], answer["finish_reason"]) for answer in answers] == [
         ("a", "length"),
         ("b", "stop"),
         ("", "length"),
+        ("d", "length"),
     ]
 
 
@@ -78,6 +80,8 @@ def test_standard_input(model, capsys, monkeypatch):
         ("--jsonl", "{"),
         ("--jsonl", "[1]"),
         ("--jsonl", "{}"),
+        ("--jsonl", "[" * 100_000),
+        ("--jsonl", '{"text": null, "tokens": null}'),
         ("--jsonl", '{"tokens": "1"}'),
         ("--jsonl", '{"text": 1}'),
         ("--jsonl", '{"text": "a", "finish": "soon"}'),
@@ -88,6 +92,15 @@ def test_a_malformed_file_is_one_line(rose_parse, option, content):
         rose_parse(option, content)
     assert "\n" not in str(error.value)
     assert "source" in str(error.value)
+
+
+def test_a_folder_in_the_way_does_not_hide_a_bundled_model(tmp_path, monkeypatch, capsys):
+    """As for every other command."""
+    (tmp_path / "rose-demo").mkdir()
+    (tmp_path / "ids").write_text("[]")
+    monkeypatch.chdir(tmp_path)
+    app(["parse", "--model", "rose-demo", "--tokens", "ids"], result_action="return_value")
+    assert json.loads(capsys.readouterr().out)["content"] == ""
 
 
 @pytest.mark.parametrize("options", [[], ["--text", "a", "--tokens", "b"], ["--text", "missing"], ["--text", "."]])

@@ -84,6 +84,7 @@ def test_logits(folder, tmp_path, chunk, wrapped):
         ("[1.0]", RequestError, "integer token ids"),
         ('{"ids": [1]}', RequestError, "integer token ids"),
         ("[1", RequestError, "cannot read token ids"),
+        ("[" * 100_000, RequestError, "cannot read token ids"),
         (str([1] * 33), ContextLengthExceeded, "33 tokens do not fit the model's context of 32"),
     ],
 )
@@ -92,6 +93,15 @@ def test_bad_token_ids(folder, tmp_path, text, error, message):
     with pytest.raises(error, match=message):
         rose("logits", "--model", folder, "--tokens", tmp_path / "ids.json", "--out", tmp_path / "out.npy")
     assert not (tmp_path / "out.npy").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_no_gpu(folder, tmp_path):
+    (tmp_path / "ids.json").write_text("[1]")
+    with pytest.raises(ConfigError, match="finds no GPU"):
+        rose(
+            "logits", "--model", folder, "--tokens", tmp_path / "ids.json", "--out", tmp_path / "o", "--device", "cuda"
+        )
 
 
 def test_unwritable_output_and_bad_chunk(folder, tmp_path):
