@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from rose.kernels.rmsnorm.op import rmsnorm
+from rose.kernels.rmsnorm.op import add_rmsnorm_, rmsnorm
 from rose.layers.parameter import Parameter, new_parameter
 
 
@@ -20,3 +20,7 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[num_tokens, hidden_size] -> the same shape and dtype."""
         return rmsnorm(x, self.weight, eps=self.eps)
+
+    def add_(self, x: Tensor, add: Tensor) -> Tensor:
+        """Add to the residual stream x in place, and normalize the sum."""
+        return add_rmsnorm_(x, add, self.weight, eps=self.eps)

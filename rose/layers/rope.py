@@ -84,6 +84,9 @@ class RotaryEmbedding(nn.Module):
         table = torch.cat([angles.cos(), angles.sin()], dim=1).mul_(self.config.concentration)
         self.table = table.to(device)
 
-    def forward(self, query: Tensor, key: Tensor, positions: Tensor) -> None:
-        """Rotate [num_tokens, heads, head_dim] query and key in place; positions [num_tokens] int64."""
-        rope_(query, key, positions, self.table)
+    def forward(self, query: Tensor, key: Tensor, positions: Tensor, *, query_scale: float = 1.0) -> None:
+        """Rotate [num_tokens, heads, head_dim] query and key in place; positions [num_tokens] int64.
+
+        The query is also multiplied by query_scale.
+        """
+        rope_(query, key, positions, self.table, query_scale=query_scale)

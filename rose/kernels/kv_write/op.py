@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rose.kernels.contract import FLOATS, require, require_dtype, require_shape
+from rose.kernels.hopper import on_hopper
 from rose.kernels.kv_write.reference import kv_write_reference
 
 
@@ -28,4 +29,10 @@ def kv_write_(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor
         require_dtype("kv_write", name, tensor, key.dtype)
     contiguous = key_cache.is_contiguous() and value_cache.is_contiguous()
     require(contiguous, "kv_write", f"caches must be contiguous, got {key_cache.stride()}, {value_cache.stride()}")
-    kv_write_reference(key, value, key_cache, value_cache, slot_mapping)
+    adjacent_heads = key.stride(1) == head_dim and value.stride(1) == head_dim
+    if on_hopper(key) and adjacent_heads and num_tokens > 0:
+        from rose.kernels.kv_write.kv_write_triton import kv_write_triton
+
+        kv_write_triton(key, value, key_cache, value_cache, slot_mapping)
+    else:
+        kv_write_reference(key, value, key_cache, value_cache, slot_mapping)

@@ -17,15 +17,19 @@ block_table: [num_requests, max_num_blocks] int32: entry j holds positions j * b
 outside every query's P may name any block and are not read. cu_seqlens_q: [num_requests + 1] int32. seq_lens:
 [num_requests] int32. query_lens, kv_lens: the same facts on the host. sinks: [num_q_heads] float32.
 Returns out: [num_tokens, num_q_heads, head_dim] of query's dtype, contiguous. Nothing is written in place.
-Products, exponentials and sums are in float32, rounded once.
-Hardware: any. Source: Kwon et al., arXiv 2309.06180 (paging); Milakov and Gimelshein, arXiv 1805.02867 (the running
-maximum); `sdpa` in openai/gpt-oss, gpt_oss/torch/model.py (sinks and window).
+Products, exponentials and sums are in float32, rounded once; the fast backends round the exponentials to the tensors'
+dtype before they meet the values, and may read, and multiply by zero, slots of a request's blocks that no query sees:
+these must hold finite numbers, as a cache does that started from zeros.
+Hardware: any; Hopper for the fast backends, which `launch.py` chooses between. The fastest wants scale == ln 2.
+Source: Kwon et al., arXiv 2309.06180 (paging); Milakov and Gimelshein, arXiv 1805.02867 (the running maximum); `sdpa`
+in openai/gpt-oss, gpt_oss/torch/model.py (sinks and window).
 """
 
 import torch
 from torch import Tensor
 
 from rose.kernels.contract import FLOATS, require, require_dtype, require_shape, require_unit_stride
+from rose.kernels.hopper import on_hopper
 from rose.kernels.paged_attention.reference import paged_attention_reference
 
 _OP = "paged_attention"
@@ -75,6 +79,23 @@ def paged_attention(
         fits = 0 <= num_queries <= kv_len <= capacity
         require(fits, _OP, f"{num_queries} queries with {kv_len} positions in a block table for {capacity}")
     require(sliding_window is None or sliding_window > 0, _OP, f"sliding_window must be positive, got {sliding_window}")
+    if on_hopper(query):
+        from rose.kernels.paged_attention.fast import paged_attention_fast, supports
+
+        if supports(query, key_cache):
+            return paged_attention_fast(
+                query,
+                key_cache,
+                value_cache,
+                block_table,
+                cu_seqlens_q=cu_seqlens_q,
+                seq_lens=seq_lens,
+                query_lens=query_lens,
+                kv_lens=kv_lens,
+                sinks=sinks,
+                scale=scale,
+                sliding_window=sliding_window,
+            )
     return paged_attention_reference(
         query,
         key_cache,

@@ -1,0 +1,83 @@
+"""Attention on Hopper: chooses between the fast backends, all under the op's contract."""
+
+import torch
+from torch import Tensor
+
+from rose.kernels.cuda_module import num_sms
+from rose.kernels.paged_attention.decode_triton import attention_decode_triton
+from rose.kernels.paged_attention.launch import (
+    LN_2,
+    AttentionShape,
+    decode_launch,
+    prefill_launch,
+    uses_cuda_prefill,
+)
+from rose.kernels.paged_attention.prefill_sm90 import attention_prefill_sm90
+from rose.kernels.paged_attention.prefill_triton import attention_prefill_triton
+
+
+def supports(query: Tensor, key_cache: Tensor) -> bool:
+    """Whether a fast backend fits: 16-bit tensors of a power-of-two head_dim and block_size from 16."""
+    return query.element_size() == 2 and all(
+        size >= 16 and size & (size - 1) == 0 for size in (query.shape[2], key_cache.shape[1])
+    )
+
+
+def paged_attention_fast(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_table: Tensor,
+    *,
+    cu_seqlens_q: Tensor,
+    seq_lens: Tensor,
+    query_lens: tuple[int, ...],
+    kv_lens: tuple[int, ...],
+    sinks: Tensor,
+    scale: float,
+    sliding_window: int | None,
+) -> Tensor:
+    """See the op's contract."""
+    if query.shape[0] == 0:
+        return torch.empty_like(query, memory_format=torch.contiguous_format)
+    shape = AttentionShape(
+        num_tokens=query.shape[0],
+        num_requests=len(query_lens),
+        max_query_len=max(query_lens),
+        max_kv_len=max(kv_lens),
+        num_q_heads=query.shape[1],
+        num_kv_heads=key_cache.shape[2],
+        head_dim=query.shape[2],
+        block_size=key_cache.shape[1],
+        sliding_window=sliding_window,
+        is_bf16=query.dtype == torch.bfloat16,
+        scores_in_log2=scale == LN_2,
+    )
+    if shape.max_query_len == 1 and len(query_lens) == query.shape[0]:
+        return attention_decode_triton(
+            query,
+            key_cache,
+            value_cache,
+            block_table,
+            seq_lens=seq_lens,
+            sinks=sinks,
+            scale=scale,
+            sliding_window=sliding_window,
+            launch=decode_launch(shape, num_sms(query.device.index)),
+        )
+    if uses_cuda_prefill(shape):
+        return attention_prefill_sm90(
+            query, key_cache, value_cache, block_table, cu_seqlens_q=cu_seqlens_q, seq_lens=seq_lens, sinks=sinks
+        )
+    return attention_prefill_triton(
+        query,
+        key_cache,
+        value_cache,
+        block_table,
+        cu_seqlens_q=cu_seqlens_q,
+        seq_lens=seq_lens,
+        sinks=sinks,
+        scale=scale,
+        sliding_window=sliding_window,
+        launch=prefill_launch(shape),
+    )

@@ -1,0 +1,79 @@
+"""Which backend attends, and with what launch: pure functions of shapes and hardware.
+
+The numbers were measured on an H200; see docs/performance-log.md.
+"""
+
+import math
+from dataclasses import dataclass
+
+LN_2 = math.log(2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """What the choice depends on. max_query_len, max_kv_len: of the batch's longest request."""
+
+    num_tokens: int
+    num_requests: int
+    max_query_len: int
+    max_kv_len: int
+    num_q_heads: int
+    num_kv_heads: int
+    head_dim: int
+    block_size: int
+    sliding_window: int | None
+    is_bf16: bool
+    scores_in_log2: bool
+
+
+def uses_cuda_prefill(shape: AttentionShape) -> bool:
+    """Whether `prefill_sm90` applies: see its contract."""
+    return (
+        shape.max_query_len > 1
+        and shape.sliding_window is None
+        and shape.is_bf16
+        and shape.scores_in_log2
+        and shape.head_dim == 64
+        and shape.num_q_heads == 8 * shape.num_kv_heads
+        and (128 % shape.block_size == 0 or shape.block_size % 128 == 0)
+        and shape.block_size >= 8
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillLaunch:
+    """Tile of `prefill_triton`: tile_queries x tile_keys."""
+
+    tile_queries: int
+    tile_keys: int
+    num_warps: int
+    num_stages: int
+    max_registers: int | None
+
+
+def prefill_launch(shape: AttentionShape) -> PrefillLaunch:
+    """A key tile lies within one block. Under a window small key tiles waste least; else the largest runs fastest."""
+    if shape.sliding_window is not None:
+        return PrefillLaunch(64, min(64, shape.block_size), 4, 3, None)
+    if shape.head_dim <= 64 and shape.block_size >= 128:
+        return PrefillLaunch(64, 128, 4, 2, 168)
+    return PrefillLaunch(64, min(64, shape.block_size), 4, 2, None)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeLaunch:
+    """num_splits: pieces that each request's positions are cut into."""
+
+    tile_keys: int
+    num_splits: int
+    num_warps: int
+    num_stages: int
+
+
+def decode_launch(shape: AttentionShape, num_sms: int) -> DecodeLaunch:
+    """Enough pieces to fill the GPU twice, but none shorter than four tiles."""
+    tile_keys = 64
+    visible = min(shape.max_kv_len, shape.sliding_window or shape.max_kv_len)
+    wanted = -(-2 * num_sms // max(1, shape.num_requests * shape.num_kv_heads))
+    most = max(1, visible // (4 * tile_keys))
+    return DecodeLaunch(tile_keys, max(1, min(wanted, most)), 4, 3)

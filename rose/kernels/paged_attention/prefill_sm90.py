@@ -1,0 +1,63 @@
+"""The launcher of `prefill_sm90.cu`."""
+
+import functools
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from rose.kernels.cuda_module import CudaKernel, TensorMap, num_sms
+
+_TILE_TOKENS, _TILE_KEYS, _NUM_THREADS = 24, 128, 512
+# Two query tiles of 192 rows, four stages of a key and a value tile, constants and barriers, and room to align.
+_SHARED_BYTES = 2 * 192 * 128 + 4 * 2 * _TILE_KEYS * 128 + 4 * 2048 + 256 + 2 * 1024
+
+
+@functools.cache
+def _kernel(device_index: int) -> CudaKernel:
+    path = Path(__file__).with_suffix(".cu")
+    return CudaKernel(path, "attention_prefill", shared_bytes=_SHARED_BYTES)
+
+
+def attention_prefill_sm90(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_table: Tensor,
+    *,
+    cu_seqlens_q: Tensor,
+    seq_lens: Tensor,
+    sinks: Tensor,
+) -> Tensor:
+    """Full attention; the op's contract, narrowed as the .cu file says.
+
+    Unlike the reference it may read the slots of a request's last block that lie past its end, and multiplies their
+    values by zero: every slot must hold a finite number, as zeroed caches do.
+    """
+    num_tokens, num_q_heads, head_dim = query.shape
+    _, block_size, num_kv_heads, _ = key_cache.shape
+    num_requests = seq_lens.numel()
+    out = torch.empty_like(query, memory_format=torch.contiguous_format)
+    rows = min(block_size, _TILE_KEYS)
+    num_row_tiles = num_tokens // _TILE_TOKENS + num_requests  # at least as many as there are
+    device_index = query.device.index
+    _kernel(device_index).launch(
+        min(num_sms(device_index), num_row_tiles * num_kv_heads),
+        _NUM_THREADS,
+        [
+            TensorMap(query, (_TILE_TOKENS, num_q_heads // num_kv_heads, head_dim)),
+            TensorMap(key_cache, (1, rows, 1, head_dim)),
+            TensorMap(value_cache, (1, rows, 1, head_dim)),
+            block_table,
+            cu_seqlens_q,
+            seq_lens,
+            sinks,
+            out,
+            num_requests,
+            block_table.stride(0),
+            num_row_tiles,
+            num_kv_heads,
+            block_size,
+        ],
+    )
+    return out
