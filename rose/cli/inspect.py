@@ -60,7 +60,7 @@ def _report(checkpoint: Checkpoint, inventory: Inventory) -> dict[str, Any]:
         ],
         "totals": {
             "parameters": inventory.plan.num_parameters,
-            "quantized_parameters": inventory.plan.num_quantized_weights,
+            "quantized_parameters": 0 if inventory.plan.stored.experts == "bf16" else inventory.plan.num_expert_weights,
             "tensors": len(inventory.entries),
             "bytes": checkpoint.num_bytes,
             "bytes_by_dtype": dict(bytes_of_dtype),

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import torch
 
 from rose.models.base import CausalLM
-from rose.models.weight_map import WeightRule
+from rose.models.weight_map import WeightFormats, WeightRule
 
 
 class ModelPlan(Protocol):
@@ -28,19 +28,26 @@ class ModelPlan(Protocol):
         ...
 
     @property
-    def num_quantized_weights(self) -> int:
-        """How many of these the checkpoint holds in a quantized format."""
+    def num_expert_weights(self) -> int:
+        """How many of these are in matrices that `WeightFormats.experts` governs."""
         ...
 
-    def build(self, *, dtype: torch.dtype, packed: bool) -> CausalLM:
-        """The model, a `torch.nn.Module` without memory.
-
-        dtype: of activations. packed: keep quantized weights as they are rather than expanded to `dtype`.
-        """
+    @property
+    def layout(self) -> str:
+        """Whose names the checkpoint's tensors have, such as `hf`."""
         ...
 
-    def weight_rules(self, *, packed: bool) -> list[WeightRule]:
-        """What fills the parameters of `build` with the same `packed`."""
+    @property
+    def stored(self) -> WeightFormats:
+        """The formats the checkpoint holds."""
+        ...
+
+    def build(self, *, dtype: torch.dtype, formats: WeightFormats) -> CausalLM:
+        """The model, a `torch.nn.Module` without memory. dtype: of activations. Raises UnsupportedModel."""
+        ...
+
+    def weight_rules(self, formats: WeightFormats) -> list[WeightRule]:
+        """What fills the parameters of `build` with the same formats."""
         ...
 
 

@@ -1,11 +1,26 @@
 """How a checkpoint's tensors become a model's parameters: the vocabulary that every model's map is written in."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+import torch
 from torch import Tensor
 
-Fill = Callable[[Tensor, Sequence[Tensor]], None]
+from rose.numerics.format import FormatName, WeightFormat, recode
+from rose.numerics.loss import Loss, measure_loss
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFormats:
+    """How a model's weights are stored.
+
+    experts: the matrices of the experts. dense: the projections of attention, and the unembedding where it has a
+    table of its own. All other weights are plain floats.
+    """
+
+    experts: FormatName
+    dense: FormatName
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,23 +32,98 @@ class SourceTensor:
     dtypes: tuple[str, ...]
 
 
+class Transform(Protocol):
+    """From the tensors of a rule's sources to those of its targets."""
+
+    @property
+    def name(self) -> str:
+        """In a few words, for the account of a load."""
+        ...
+
+    def fill(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+        """Write `targets` in place, converting dtype and device. Raises ValueError for impossible values or shapes."""
+        ...
+
+    def loss(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> Loss | None:
+        """What `fill` lost; None for a transform that changes no number format."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class WeightRule:
-    """One parameter, or one section of it (see `ShardSpec.sections`), and what fills it.
+    """One or more parameters, or a section of one (see `ShardSpec.sections`), and what fills them.
 
-    target: the parameter's name in the model. sources: read together, given to `fill` in this order.
-    fill: writes the parameter, or the section's rows of it, in place; it may raise ValueError for impossible values.
+    targets: parameters' names in the model, written together. sources: read together. section: which section of the
+    one target; None for all of it.
+    cut_rows: where the rule may be carried out in parts: rows, along the first dimension, that each source and then
+    each target has in the smallest part. The last part may be smaller. None for a rule that cannot be cut.
     """
 
-    target: str
+    targets: tuple[str, ...]
     sources: tuple[SourceTensor, ...]
-    fill: Fill
+    transform: Transform
     section: int | None = None
+    cut_rows: tuple[int, ...] | None = None
 
 
-def copy(target: Tensor, sources: Sequence[Tensor]) -> None:
-    """Fill from the one source as it is, converting dtype and device. Raises ValueError for another shape."""
-    (source,) = sources
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """The one source as it is, but for dtype and device."""
+
+    name: str = "copy"
+
+    def fill(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+        """Raises ValueError for another shape: nothing is broadcast."""
+        (target,), (source,) = targets, sources
+        _copy(target, source)
+
+    def loss(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> Loss | None:
+        """None."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Recode:
+    """A weight from one number format to another.
+
+    transposed: the source is one tensor of floats [..., in_features, out_features]. Several sources of a format that
+    has one part are put below each other, as query, key and value are.
+    """
+
+    source: WeightFormat
+    target: WeightFormat
+    transposed: bool = False
+
+    @property
+    def name(self) -> str:
+        """`mxfp4 → fp8`, or how the tensor was turned if the format stays."""
+        turned = "transpose" if self.transposed else "copy"
+        if self.source.name == self.target.name:
+            return turned
+        return f"{self.source.name} → {self.target.name}" + (", transpose" if self.transposed else "")
+
+    def fill(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+        """Raises ValueError for NaN scales and for values that the target format cannot hold."""
+        for target, part in zip(targets, recode(self._parts(sources), self.source, self.target), strict=True):
+            _copy(target, part)
+
+    def loss(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> Loss | None:
+        """Block by block of the target format; None when the format stays or when the target is floats."""
+        if self.source.name == self.target.name or self.target.name == "bf16":
+            return None
+        values = self.source.decode(self._parts(sources), torch.float32)
+        restored = self.target.decode(targets, torch.float32)
+        return measure_loss(values, restored, self.target.block_shape)
+
+    def _parts(self, sources: Sequence[Tensor]) -> Sequence[Tensor]:
+        if self.transposed:
+            return [source.transpose(-1, -2) for source in sources]
+        if self.source.name == "bf16" and len(sources) > 1:
+            return [torch.cat(list(sources))]
+        return sources
+
+
+def _copy(target: Tensor, source: Tensor) -> None:
     if source.shape != target.shape:
         raise ValueError(f"cannot fill {tuple(target.shape)} from {tuple(source.shape)}")
     target.copy_(source)

@@ -48,6 +48,10 @@ class Mxfp4Tensor:
         """The part at `index` of the first dimension, as a view."""
         return Mxfp4Tensor(self.blocks[index], self.scales[index])
 
+    def rows(self, start: int, stop: int) -> "Mxfp4Tensor":
+        """Some rows of a matrix, as a view."""
+        return Mxfp4Tensor(self.blocks[start:stop], self.scales[start:stop])
+
     def dequantize(self, dtype: torch.dtype) -> Tensor:
         """The values, [..., n] of `dtype`; see `decode`."""
         return decode(self.blocks, self.scales, dtype)

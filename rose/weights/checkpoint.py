@@ -1,33 +1,23 @@
 """A checkpoint's files: its config, and its tensors read lazily from one or more safetensors files."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from rose.errors import CheckpointError
-from rose.weights.resolve import resolve_checkpoint as resolve_checkpoint
+from rose.weights.reading import ParallelReader
+from rose.weights.safetensors_header import TORCH_DTYPES, TensorInfo, read_header
+from rose.weights.source import LoadTimes, Slice
 
-_INDEX_NAME = "model.safetensors.index.json"
-
-
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """What a file's header says of a tensor. dtype: the safetensors name, such as `BF16`. num_bytes: of its data."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    num_bytes: int
-    file: Path
+INDEX_NAME = "model.safetensors.index.json"
 
 
 class Checkpoint:
-    """The config and tensors of a folder. Opening it reads headers only.
+    """The config and tensors of a folder. Opening it reads headers only. See `WeightSource`.
 
     config: the parsed config.json. tensors: by name, file by file.
     """
@@ -38,34 +28,45 @@ class Checkpoint:
         self.config_path = folder / "config.json"
         self.config: Mapping[str, Any] = read_json_object(self.config_path)
         self.tensors: dict[str, TensorInfo] = {}
-        index_path = folder / _INDEX_NAME
+        index_path = folder / INDEX_NAME
         if index_path.is_file():
             self._read_indexed(index_path)
         else:
             self._read_all()
 
     @property
+    def name(self) -> str:
+        """The folder."""
+        return str(self.folder)
+
+    @property
     def num_bytes(self) -> int:
         """Bytes of tensor data."""
         return sum(info.num_bytes for info in self.tensors.values())
 
-    def read(self, name: str) -> torch.Tensor:
-        """The tensor, on the CPU, in its own dtype, mapped from the file. Raises CheckpointError."""
-        info = self.tensors[name]
-        try:
-            # Opened anew each time: a file that stays mapped counts, page by page, as this process's memory.
-            with safe_open(info.file, framework="pt", device="cpu") as file:
-                tensor: torch.Tensor = file.get_tensor(name)
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{info.file}: cannot read {name}: {error}") from error
-        return tensor
+    def read(self, name: str) -> Tensor:
+        """The tensor, on the CPU, in its own dtype. Raises CheckpointError."""
+        whole = [Slice(name, 0, max(self.tensors[name].shape[:1], default=1))]
+        ((tensor,),) = self.stream([whole], torch.device("cpu"), LoadTimes())
+        return tensor.clone()
+
+    def stream(
+        self, batches: Sequence[Sequence[Slice]], device: torch.device, times: LoadTimes
+    ) -> Iterator[list[Tensor]]:
+        """See `WeightSource.stream`. Several threads read ahead of the caller."""
+        for batch in batches:
+            for part in batch:
+                if self.tensors[part.name].dtype not in TORCH_DTYPES:
+                    raise CheckpointError(f"{self.tensors[part.name].file}: {part.name} has a dtype that is not read")
+        with ParallelReader(self.tensors, device, times) as reader:
+            yield from reader.stream(batches)
 
     def _read_indexed(self, index_path: Path) -> None:
         file_of_tensor = _read_index(index_path)
         for path in sorted({self.folder / file_name for file_name in file_of_tensor.values()}):
             if not path.is_file():
                 raise CheckpointError(f"{index_path} names {path.name}, which is missing")
-            self._read_header(path)
+            self._add_file(path)
         self._check_index(index_path, file_of_tensor)
 
     def _read_all(self) -> None:
@@ -73,19 +74,13 @@ class Checkpoint:
         if not paths:
             raise CheckpointError(f"{self.folder} has no *.safetensors file")
         for path in paths:
-            self._read_header(path)
+            self._add_file(path)
 
-    def _read_header(self, path: Path) -> None:
-        try:
-            with safe_open(path, framework="pt", device="cpu") as file:
-                for name in file.keys():  # noqa: SIM118  (it is not a mapping)
-                    part = file.get_slice(name)
-                    dtype, shape = str(part.get_dtype()), tuple(part.get_shape())
-                    if name in self.tensors:
-                        raise CheckpointError(f"{name} is in both {self.tensors[name].file} and {path}")
-                    self.tensors[name] = TensorInfo(name, dtype, shape, _num_bytes(dtype, shape), path)
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{path} is not a sound safetensors file: {error}") from error
+    def _add_file(self, path: Path) -> None:
+        for info in read_header(path):
+            if info.name in self.tensors:
+                raise CheckpointError(f"{info.name} is in both {self.tensors[info.name].file} and {path}")
+            self.tensors[info.name] = info
 
     def _check_index(self, index_path: Path, file_of_tensor: Mapping[str, str]) -> None:
         for name, file_name in file_of_tensor.items():
@@ -115,9 +110,3 @@ def _read_index(path: Path) -> dict[str, str]:
     if not isinstance(weight_map, dict) or not weight_map or not all(isinstance(v, str) for v in weight_map.values()):
         raise CheckpointError(f"{path}: weight_map must map tensor names to file names")
     return weight_map
-
-
-def _num_bytes(dtype: str, shape: tuple[int, ...]) -> int:
-    """Bytes of a tensor; safetensors names end in the number of bits, but for BOOL and the F8 variants."""
-    bits = {"BOOL": 8}.get(dtype) or (8 if dtype.startswith("F8") else int(dtype.lstrip("BCFIU").split("_")[0]))
-    return torch.Size(shape).numel() * bits // 8

@@ -10,8 +10,9 @@ from rose.layers.parameter import Parameter
 from rose.models.plan import ModelPlan
 from rose.models.registry import plan_model
 from rose.models.weight_map import WeightRule
-from rose.weights.checkpoint import Checkpoint, TensorInfo
+from rose.weights.checkpoint import Checkpoint
 from rose.weights.ledger import find_problems
+from rose.weights.safetensors_header import TensorInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +35,15 @@ class Inventory:
 def take_inventory(checkpoint: Checkpoint) -> Inventory:
     """Compare a checkpoint's headers with the model its config describes. Raises UnsupportedModel, CheckpointError."""
     plan = plan_model(checkpoint.config, checkpoint.tensors.keys(), str(checkpoint.config_path))
-    packed = plan.num_quantized_weights > 0
-    model = plan.build(dtype=torch.bfloat16, packed=packed)
+    model = plan.build(dtype=torch.bfloat16, formats=plan.stored)
     assert isinstance(model, nn.Module)
-    rules = plan.weight_rules(packed=packed)
+    rules = plan.weight_rules(plan.stored)
     parameters = dict(model.named_parameters())
-    destinations = {source.name: _destination(rule, parameters) for rule in rules for source in rule.sources}
+    destinations = {
+        source.name: _destination(rule, index, parameters)
+        for rule in rules
+        for index, source in enumerate(rule.sources)
+    }
     tensors = sorted(checkpoint.tensors.values(), key=lambda tensor: _natural_order(tensor.name))
     return Inventory(
         plan=plan,
@@ -53,9 +57,11 @@ def _natural_order(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
-def _destination(rule: WeightRule, parameters: dict[str, nn.Parameter]) -> str:
-    parameter = parameters.get(rule.target)
+def _destination(rule: WeightRule, index: int, parameters: dict[str, nn.Parameter]) -> str:
+    """What source `index` of the rule fills; with as many targets as sources, the one in its place."""
+    target = rule.targets[index] if len(rule.targets) == len(rule.sources) else ", ".join(rule.targets)
+    parameter = parameters.get(target)
     if rule.section is None or not isinstance(parameter, Parameter):
-        return rule.target
+        return target
     start, length = parameter.shard.section_range(rule.section)
-    return f"{rule.target}[{start}:{start + length}]"
+    return f"{target}[{start}:{start + length}]"

@@ -9,7 +9,7 @@ from torch import nn
 
 from rose.layers.parameter import Parameter
 from rose.models.weight_map import WeightRule
-from rose.weights.checkpoint import TensorInfo
+from rose.weights.safetensors_header import TensorInfo
 
 
 def find_problems(
@@ -46,7 +46,8 @@ def _target_problems(rules: Sequence[WeightRule], model: nn.Module) -> list[str]
     problems: list[str] = []
     filled: dict[str, list[int | None]] = {}
     for rule in rules:
-        filled.setdefault(rule.target, []).append(rule.section)
+        for target in rule.targets:
+            filled.setdefault(target, []).append(rule.section)
     parameters = dict(model.named_parameters())
     for name, parameter in parameters.items():
         assert isinstance(parameter, Parameter)

@@ -1,28 +1,33 @@
-"""From a checkpoint on disk to a model that is ready to run."""
+"""From a checkpoint on disk, or from nothing, to a model that is ready to run."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rose.dist.parallel import ParallelConfig
-from rose.errors import CheckpointError
+from rose.errors import CheckpointError, ConfigError
 from rose.layers.parameter import Parameter, finish_loading, materialize
 from rose.log import get_logger
 from rose.models.base import CausalLM
 from rose.models.plan import ModelPlan
 from rose.models.registry import plan_model
-from rose.models.weight_map import WeightRule
+from rose.models.weight_map import WeightFormats, WeightRule
+from rose.numerics.format import FormatName
 from rose.weights.checkpoint import Checkpoint
+from rose.weights.jobs import Job, cut_into_jobs
 from rose.weights.ledger import find_problems
 from rose.weights.resolve import resolve_checkpoint
+from rose.weights.source import LoadTimes, WeightSource
 
 logger = get_logger(__name__)
 
 Progress = Callable[[int, int], None]
-ExpertStorage = Literal["auto", "packed", "expanded"]
+FormatChoice = Literal["auto"] | FormatName
+FORMAT_CHOICES = ("auto", *get_args(FormatName))
 
 # Up to this size expanded experts are worth their memory: a step then reads floats and decodes nothing. The published
 # models are far above it (20b in bfloat16: 38 GB), the models people try things with far below.
@@ -36,66 +41,156 @@ def load_model(
     device: torch.device | str,
     dtype: torch.dtype,
     parallel: ParallelConfig | None = None,
-    expert_storage: ExpertStorage = "auto",
+    experts: FormatChoice = "auto",
+    dense: FormatChoice = "auto",
     progress: Progress | None = None,
 ) -> CausalLM:
     """Load a checkpoint.
 
-    name: see `resolve_checkpoint`. dtype: of activations, KV cache and unquantized weights. expert_storage: `packed`
-    keeps MXFP4 experts as they are and decodes the ones in use at every step; `expanded` decodes them all to `dtype`
-    now; `auto` expands them if that takes no more than 2 GiB. progress: called with (bytes done, bytes in all), from
-    (0, all) on, after each tensor.
+    name: see `resolve_checkpoint`. dtype: of activations, KV cache and weights that are plain floats. experts, dense:
+    the formats to hold weights in, see `WeightFormats`; what is stored otherwise is converted on the way. `auto` is as
+    stored, but MXFP4 experts that take no more than 2 GiB as floats are expanded. progress: called with (bytes done,
+    bytes in all), from (0, all) on.
 
-    Needs the model's memory and that of the largest tensor, no second copy. Raises CheckpointError, UnsupportedModel
-    and, for an impossible `parallel`, ConfigError.
+    Needs the model's memory and a few hundred MiB, no second copy. Raises CheckpointError, UnsupportedModel and, for
+    an impossible `parallel` or format, ConfigError.
     """
-    del parallel  # Sizes other than 1 cannot be constructed yet.
-    device = torch.device(device)
     checkpoint = Checkpoint(resolve_checkpoint(name))
-    plan = plan_model(checkpoint.config, checkpoint.tensors.keys(), str(checkpoint.config_path))
-    packed = _choose_packed(plan, dtype, expert_storage)
-    model = plan.build(dtype=dtype, packed=packed)
-    rules = plan.weight_rules(packed=packed)
+    return load_from(
+        checkpoint, device=device, dtype=dtype, parallel=parallel, experts=experts, dense=dense, progress=progress
+    )
+
+
+def load_from(
+    source: WeightSource,
+    *,
+    device: torch.device | str,
+    dtype: torch.dtype,
+    parallel: ParallelConfig | None = None,
+    experts: FormatChoice = "auto",
+    dense: FormatChoice = "auto",
+    progress: Progress | None = None,
+) -> CausalLM:
+    """`load_model` from any source of weights."""
+    del parallel  # Sizes other than 1 cannot be constructed yet.
+    started = time.perf_counter()
+    device = torch.device(device)
+    plan = plan_model(source.config, source.tensors.keys(), str(source.config_path))
+    formats = choose_formats(plan, dtype, experts, dense)
+    model = plan.build(dtype=dtype, formats=formats)
+    rules = plan.weight_rules(formats)
     assert isinstance(model, nn.Module)
-    problems = find_problems(checkpoint.tensors, rules, model, str(checkpoint.folder))
+    problems = find_problems(source.tensors, rules, model, source.name)
     if problems:
-        raise CheckpointError(_summarize(problems))
+        raise CheckpointError(summarize_problems(problems))
     materialize(model, device)
-    _fill(model, rules, checkpoint, progress)
+    times = LoadTimes()
+    _fill(model, rules, source, device, times, progress)
     finish_loading(model, device)
-    experts = "packed" if packed else "expanded"
-    logger.info("loaded %s: %.3g parameters, %s on %s, experts %s", name, plan.num_parameters, dtype, device, experts)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    _log_load(source, plan, formats, device, times, time.perf_counter() - started)
     return model
 
 
-def _choose_packed(plan: ModelPlan, dtype: torch.dtype, expert_storage: ExpertStorage) -> bool:
-    if plan.num_quantized_weights == 0 or expert_storage == "expanded":
-        return False
-    return expert_storage == "packed" or plan.num_quantized_weights * dtype.itemsize > _EXPAND_LIMIT_BYTES
+def choose_formats(plan: ModelPlan, dtype: torch.dtype, experts: FormatChoice, dense: FormatChoice) -> WeightFormats:
+    """Resolve `auto`; see `load_model`. Raises ConfigError for a format that does not exist."""
+    for option, value in (("experts", experts), ("dense", dense)):
+        if value not in FORMAT_CHOICES:
+            raise ConfigError(f"{option} must be one of {', '.join(FORMAT_CHOICES)}, not {value!r}")
+    stored = plan.stored
+    if experts == "auto":
+        experts = stored.experts
+        if experts == "mxfp4" and plan.num_expert_weights * dtype.itemsize <= _EXPAND_LIMIT_BYTES:
+            experts = "bf16"
+    return WeightFormats(experts, stored.dense if dense == "auto" else dense)
 
 
-def _fill(model: nn.Module, rules: list[WeightRule], checkpoint: Checkpoint, progress: Progress | None) -> None:
+def _fill(
+    model: nn.Module,
+    rules: list[WeightRule],
+    source: WeightSource,
+    device: torch.device,
+    times: LoadTimes,
+    progress: Progress | None,
+) -> None:
     parameters = dict(model.named_parameters())
-    done, total = 0, checkpoint.num_bytes
+    work: list[tuple[Job, list[Tensor]]] = []
+    for rule in rules:
+        targets = _target_views(rule, parameters)
+        jobs = cut_into_jobs(rule, source.tensors, [view.shape for view in targets])
+        work += (
+            (job, [_rows(view, rows) for view, rows in zip(targets, job.target_rows, strict=True)]) for job in jobs
+        )
+    done, total = 0, source.num_bytes
     if progress is not None:
         progress(done, total)
-    for rule in rules:
-        parameter = parameters[rule.target]
-        assert isinstance(parameter, Parameter)
-        target = parameter.data
-        if rule.section is not None:
-            target = target.narrow(0, *parameter.shard.section_range(rule.section))
+    batches = source.stream([job.slices for job, _ in work], device, times)
+    for (job, targets), tensors in zip(work, batches, strict=True):
+        start = time.perf_counter()
         try:
-            rule.fill(target, [checkpoint.read(source.name) for source in rule.sources])
+            job.rule.transform.fill(targets, tensors)
         except ValueError as error:
-            where = ", ".join(f"{source.name} in {checkpoint.tensors[source.name].file}" for source in rule.sources)
-            raise CheckpointError(f"cannot load {where}: {error}") from error
-        done += sum(checkpoint.tensors[source.name].num_bytes for source in rule.sources)
+            raise CheckpointError(f"cannot load {describe_sources(job, source)}: {error}") from error
+        times.transform_s += time.perf_counter() - start
+        done += job.num_bytes
         if progress is not None:
             progress(done, total)
 
 
-def _summarize(problems: list[str]) -> str:
+def _target_views(rule: WeightRule, parameters: dict[str, nn.Parameter]) -> list[Tensor]:
+    views: list[Tensor] = []
+    for name in rule.targets:
+        parameter = parameters[name]
+        assert isinstance(parameter, Parameter)
+        view = parameter.data
+        if rule.section is not None:
+            view = view.narrow(0, *parameter.shard.section_range(rule.section))
+        views.append(view)
+    return views
+
+
+def _rows(view: Tensor, rows: tuple[int, int]) -> Tensor:
+    return view[rows[0] : rows[1]] if view.dim() else view
+
+
+def describe_sources(job: Job, source: WeightSource) -> str:
+    """The tensors a job reads, with their files and, where it reads a part, the first row."""
+    names = []
+    for part in job.slices:
+        rows = f" from row {part.start}" if job.count > 1 else ""
+        names.append(f"{part.name} in {source.tensors[part.name].file}{rows}")
+    return ", ".join(names)
+
+
+def summarize_problems(problems: list[str]) -> str:
+    """The first few, in one line."""
     shown = problems[:_MAX_PROBLEMS_SHOWN]
     more = len(problems) - len(shown)
     return "; ".join(shown) + (f"; and {more} more" if more else "")
+
+
+def _log_load(
+    source: WeightSource,
+    plan: ModelPlan,
+    formats: WeightFormats,
+    device: torch.device,
+    times: LoadTimes,
+    total_s: float,
+) -> None:
+    num_bytes = source.num_bytes
+    logger.info(
+        "loaded %s: %.3g parameters on %s, experts %s, dense %s; %.2f GB in %.2f s (%.2f GB/s): waited %.2f s for "
+        "reads, %.2f s for copies, %.2f s for transforms",
+        source.name,
+        plan.num_parameters,
+        device,
+        formats.experts,
+        formats.dense,
+        num_bytes / 1e9,
+        total_s,
+        num_bytes / 1e9 / total_s,
+        times.read_s,
+        times.copy_s,
+        times.transform_s,
+    )

@@ -6,11 +6,11 @@ from torch import nn
 from rose.dist.group import SingleGroup
 from rose.dist.parallel import ParallelConfig, ParallelContext
 from rose.errors import ConfigError, UnsupportedShape
-from rose.layers.embedding import unembed
 from rose.layers.forward_batch import AttentionSpec
 from rose.layers.linear import GroupedLinear, Linear
 from rose.layers.parameter import ShardSpec, materialize, new_parameter
 from rose.layers.quant import Mxfp4, Unquantized
+from rose.layers.quant.product import linear_float32
 from rose.layers.single_request import SingleRequestCache
 from rose.numerics import mxfp4
 
@@ -95,7 +95,7 @@ def test_mxfp4_needs_blocks_of_32():
 
 def test_logits_of_bfloat16_weights_are_not_rounded():
     hidden, weight = torch.randn(3, 64).bfloat16(), torch.randn(20000, 64).bfloat16()
-    logits = unembed(hidden, weight)
+    logits = linear_float32(hidden, weight)
     assert logits.dtype == torch.float32
     assert torch.allclose(logits.double(), hidden.double() @ weight.double().t(), atol=1e-4)
     assert logits.unique().numel() > 40000  # in bfloat16 only some thousands of values are left

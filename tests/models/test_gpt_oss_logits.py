@@ -45,10 +45,10 @@ def model(tmp_path_factory):
     return load(write_checkpoint(tmp_path_factory.mktemp("checkpoint"), SHAPE))
 
 
-@pytest.mark.parametrize("expert_storage", ["expanded", "packed"])
+@pytest.mark.parametrize("experts", ["bf16", "mxfp4"])
 @pytest.mark.parametrize("layout", ["hugging_face", "hugging_face_floats", "original"])
-def test_every_layout_and_storage(layout, expert_storage, expected, tmp_path):
-    model = load(write_checkpoint(tmp_path, SHAPE, layout=layout), expert_storage=expert_storage)
+def test_every_layout_and_storage(layout, experts, expected, tmp_path):
+    model = load(write_checkpoint(tmp_path, SHAPE, layout=layout), experts=experts)
     for length in LENGTHS:
         assert_close(run_in_chunks(model, tokens(length), [length]), expected[length])
 
@@ -124,6 +124,6 @@ def test_facts_about_the_model(model, oracle):
 
 
 def test_packed_experts_count_in_elements(tmp_path, model):
-    packed = load(write_checkpoint(tmp_path, SHAPE), expert_storage="packed")
+    packed = load(write_checkpoint(tmp_path, SHAPE), experts="mxfp4")
     assert packed.num_parameters == model.num_parameters
     assert packed.blocks[0].mlp.gate_up.blocks.dtype == torch.uint8

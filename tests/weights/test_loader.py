@@ -7,7 +7,7 @@ from safetensors.torch import load_file, save_file
 from rose.dist.parallel import ParallelConfig
 from rose.errors import CheckpointError, UnsupportedModel
 from rose.layers.parameter import materialize
-from rose.models.weight_map import SourceTensor, WeightRule, copy
+from rose.models.weight_map import Copy, SourceTensor, WeightRule
 from rose.weights import loader
 from rose.weights.checkpoint import Checkpoint
 from rose.weights.inventory import take_inventory
@@ -43,16 +43,16 @@ def assert_refused(folder, *fragments):
         assert fragment in str(caught.value)
 
 
-@pytest.mark.parametrize("expert_storage", ["packed", "expanded"])
+@pytest.mark.parametrize("experts", ["mxfp4", "bf16"])
 @pytest.mark.parametrize("layout", ["hugging_face", "hugging_face_floats", "original"])
-def test_every_parameter_is_filled(layout, expert_storage, tmp_path, monkeypatch):
+def test_every_parameter_is_filled(layout, experts, tmp_path, monkeypatch):
     def poison(module, device):
         materialize(module, device)
         for parameter in module.parameters():
             parameter.data.fill_(float("nan") if parameter.is_floating_point() else 255)
 
     monkeypatch.setattr(loader, "materialize", poison)
-    model = load(write_checkpoint(tmp_path, SHAPE, layout=layout, num_files=3), expert_storage=expert_storage)
+    model = load(write_checkpoint(tmp_path, SHAPE, layout=layout, num_files=3), experts=experts)
     for name, parameter in model.named_parameters():
         bad = parameter.isnan() if parameter.is_floating_point() else parameter == 255
         assert name.endswith("blocks") or not bad.any(), name
@@ -106,18 +106,18 @@ def test_wrongly_typed_tensor(folder, name, dtype, message):
     assert_refused(folder, f"{name} {message}")
 
 
-@pytest.mark.parametrize("expert_storage", ["packed", "expanded"])
-def test_nan_scale(folder, expert_storage):
+@pytest.mark.parametrize("experts", ["mxfp4", "bf16"])
+def test_nan_scale(folder, experts):
     def spoil(tensors):
         tensors[SCALES][2, 5, 1] = 255
 
     change(folder, spoil)
     with pytest.raises(CheckpointError, match=rf"{SCALES} in .*model.safetensors: 1 MXFP4 .*\[2, 5, 1\]"):
-        load(folder, expert_storage=expert_storage)
+        load(folder, experts=experts)
 
 
 def test_problems_are_found_before_any_weight_is_read(folder, monkeypatch):
-    monkeypatch.setattr(Checkpoint, "read", lambda self, name: pytest.fail("read"))
+    monkeypatch.setattr(Checkpoint, "stream", lambda self, *args: pytest.fail("read"))
     change(folder, lambda tensors: tensors.pop("lm_head.weight"))
     assert_refused(folder, "lm_head.weight is missing")
 
@@ -148,7 +148,7 @@ def test_small_experts_are_expanded_and_large_ones_stay_packed(folder, monkeypat
     assert load(folder).blocks[0].mlp.down.weight.dtype == torch.float32
     monkeypatch.setattr(loader, "_EXPAND_LIMIT_BYTES", 1000)
     assert load(folder).blocks[0].mlp.down.blocks.dtype == torch.uint8
-    assert load(folder, expert_storage="expanded").blocks[0].mlp.down.weight.dtype == torch.float32
+    assert load(folder, experts="bf16").blocks[0].mlp.down.weight.dtype == torch.float32
 
 
 def test_parallel_config_of_one_is_accepted(folder):
@@ -161,10 +161,10 @@ def test_ledger_sees_bad_rules(folder):
     info = Checkpoint(folder).tensors
     norm = SourceTensor("model.norm.weight", (64,), ("BF16",))
     rules = [
-        WeightRule("norm.weight", (norm,), copy),
-        WeightRule("norm.weight", (norm,), copy),
-        WeightRule("blocks.0.attn.qkv.bias", (), copy, section=0),
-        WeightRule("nowhere", (), copy),
+        WeightRule(("norm.weight",), (norm,), Copy()),
+        WeightRule(("norm.weight",), (norm,), Copy()),
+        WeightRule(("blocks.0.attn.qkv.bias",), (), Copy(), section=0),
+        WeightRule(("nowhere",), (), Copy()),
     ]
     problems = "\n".join(find_problems({"model.norm.weight": info["model.norm.weight"]}, rules, model, "folder"))
     assert "model.norm.weight would be used twice" in problems
@@ -176,7 +176,7 @@ def test_ledger_sees_bad_rules(folder):
 
 def test_copy_never_broadcasts():
     with pytest.raises(ValueError, match=r"cannot fill \(2, 3\) from \(3,\)"):
-        copy(torch.zeros(2, 3), [torch.zeros(3)])
+        Copy().fill([torch.zeros(2, 3)], [torch.zeros(3)])
 
 
 def test_inventory_says_where_each_tensor_goes(folder):

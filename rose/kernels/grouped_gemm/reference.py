@@ -5,11 +5,11 @@ from itertools import pairwise
 import torch.nn.functional as F
 from torch import Tensor
 
-from rose.numerics.mxfp4 import Mxfp4Tensor
+from rose.numerics.format import QuantizedTensor
 
 
 def grouped_gemm_reference(
-    x: Tensor, weight: Tensor | Mxfp4Tensor, expert_offsets: Tensor, bias: Tensor | None
+    x: Tensor, weight: Tensor | QuantizedTensor, expert_offsets: Tensor, bias: Tensor | None
 ) -> Tensor:
     """See `op.py`. Visits only the experts that have rows, so a decode step touches few of the weights."""
     y = x.new_empty(x.shape[0], weight.shape[1])
@@ -18,6 +18,6 @@ def grouped_gemm_reference(
         if start == end:
             continue
         part = weight[expert]
-        matrix = part.dequantize(x.dtype) if isinstance(part, Mxfp4Tensor) else part
+        matrix = part if isinstance(part, Tensor) else part.dequantize(x.dtype)
         y[start:end] = F.linear(x[start:end], matrix, None if bias is None else bias[expert])
     return y

@@ -11,7 +11,7 @@ from rose.layers.parameter import ShardSpec
 class QuantMethod(Protocol):
     """How a linear layer's weight is stored and used.
 
-    A method has no state of its own: `create_weight` registers parameters on the layer, the others find them there.
+    A method keeps nothing of a layer: `create_weight` registers parameters on it, the others find them there.
     """
 
     def create_weight(self, layer: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, shard: ShardSpec) -> None:
@@ -27,6 +27,10 @@ class QuantMethod(Protocol):
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
         """[num_tokens, in_features] -> [num_tokens, out_features], for a weight of two dimensions."""
+        ...
+
+    def apply_float32(self, layer: nn.Module, x: Tensor) -> Tensor:
+        """`apply` without bias and without rounding the result: -> [num_tokens, out_features] float32."""
         ...
 
     def apply_grouped(self, layer: nn.Module, x: Tensor, expert_offsets: Tensor, bias: Tensor | None) -> Tensor:

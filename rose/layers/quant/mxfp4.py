@@ -1,12 +1,12 @@
 """A weight that stays in MXFP4 and is expanded as it is used."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rose.errors import UnsupportedShape
 from rose.kernels.grouped_gemm.op import grouped_gemm
 from rose.layers.parameter import ShardSpec, new_parameter
+from rose.layers.quant.product import linear_float32, linear_quantized
 from rose.numerics.mxfp4 import BLOCK_BYTES, BLOCK_ELEMENTS, Mxfp4Tensor
 
 
@@ -27,7 +27,11 @@ class Mxfp4:
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
         """Expand, then multiply."""
-        return F.linear(x, self._weight(layer).dequantize(x.dtype), bias)
+        return linear_quantized(x, self._weight(layer), bias)
+
+    def apply_float32(self, layer: nn.Module, x: Tensor) -> Tensor:
+        """The same without bias, in float32."""
+        return linear_float32(x, self._weight(layer))
 
     def apply_grouped(self, layer: nn.Module, x: Tensor, expert_offsets: Tensor, bias: Tensor | None) -> Tensor:
         """A product per expert; only the experts in use are expanded, one at a time."""

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from rose.kernels.grouped_gemm.op import grouped_gemm
 from rose.layers.parameter import ShardSpec, new_parameter
+from rose.layers.quant.product import linear_float32
 
 
 class Unquantized:
@@ -21,6 +22,10 @@ class Unquantized:
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
         """A plain product."""
         return F.linear(x, layer.get_parameter("weight"), bias)
+
+    def apply_float32(self, layer: nn.Module, x: Tensor) -> Tensor:
+        """A plain product whose sums are not rounded."""
+        return linear_float32(x, layer.get_parameter("weight"))
 
     def apply_grouped(self, layer: nn.Module, x: Tensor, expert_offsets: Tensor, bias: Tensor | None) -> Tensor:
         """A plain product per expert."""

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from rose.layers.attention import Attention
-from rose.layers.embedding import Embedding, unembed
+from rose.layers.embedding import Embedding, Unembedding
 from rose.layers.forward_batch import AttentionSpec, ForwardBatch
 from rose.layers.linear import Linear
 from rose.layers.moe import MoE
 from rose.layers.norm import RMSNorm
 from rose.layers.parameter import ShardSpec
-from rose.layers.quant import QuantMethod, Unquantized
+from rose.layers.quant import QuantMethod
 from rose.layers.rope import RotaryEmbedding
 from rose.models.gpt_oss.config import GptOssConfig
 
@@ -21,12 +21,19 @@ from rose.models.gpt_oss.config import GptOssConfig
 class GptOssAttention(nn.Module):
     """Fused query, key and value projection with bias; rotation; attention with sinks; output projection with bias."""
 
-    def __init__(self, config: GptOssConfig, layer_index: int, rotary: RotaryEmbedding, *, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        config: GptOssConfig,
+        layer_index: int,
+        rotary: RotaryEmbedding,
+        *,
+        dtype: torch.dtype,
+        quant: QuantMethod,
+    ) -> None:
         super().__init__()
         self.head_dim = config.head_dim
         self.head_counts = (config.num_q_heads, config.num_kv_heads, config.num_kv_heads)
         rows = tuple(num_heads * config.head_dim for num_heads in self.head_counts)
-        quant = Unquantized()
         self.qkv = Linear(
             config.hidden_size,
             sum(rows),
@@ -45,7 +52,7 @@ class GptOssAttention(nn.Module):
         """[num_tokens, hidden_size] -> the same shape."""
         heads = self.qkv(x).unflatten(-1, (-1, self.head_dim))  # [num_tokens, num_q_heads + 2 num_kv_heads, head_dim]
         query, key, value = heads.split(self.head_counts, dim=1)
-        self.rotary(query, key, batch.positions)
+        self.rotary(query, key, batch.positions, query_scale=self.attention.query_scale)
         attended: Tensor = self.attention(query, key, value, batch)
         projected: Tensor = self.out(attended.flatten(1))
         return projected
@@ -62,28 +69,35 @@ class GptOssBlock(nn.Module):
         *,
         dtype: torch.dtype,
         expert_quant: QuantMethod,
+        dense_quant: QuantMethod,
     ) -> None:
         super().__init__()
         self.attn_norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.attn = GptOssAttention(config, layer_index, rotary, dtype=dtype)
+        self.attn = GptOssAttention(config, layer_index, rotary, dtype=dtype, quant=dense_quant)
         self.mlp_norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.mlp = MoE(config.moe, dtype=dtype, expert_quant=expert_quant)
 
-    def forward(self, x: Tensor, batch: ForwardBatch) -> Tensor:
-        """[num_tokens, hidden_size] -> the same shape."""
-        x = x + self.attn(self.attn_norm(x), batch)
-        residual: Tensor = x + self.mlp(self.mlp_norm(x))
-        return residual
+    def forward(self, x: Tensor, add: Tensor | None, batch: ForwardBatch) -> Tensor:
+        """Advance the residual stream x, [num_tokens, hidden_size], in place; returns what is still to be added to it.
+
+        add: what the block before left to add. Each sum is taken together with the normalization that follows it.
+        """
+        normalized = self.attn_norm(x) if add is None else self.attn_norm.add_(x, add)
+        experts_out: Tensor = self.mlp(self.mlp_norm.add_(x, self.attn(normalized, batch)))
+        return experts_out
 
 
 class GptOssForCausalLM(nn.Module):
     """The whole model; implements `rose.models.base.CausalLM`.
 
     Built without memory, on the meta device; `rose.weights.loader` gives it memory and values. dtype: of activations,
-    KV cache and every weight but the float32 norms and sinks, and the experts where `expert_quant` says otherwise.
+    KV cache and every weight but the float32 norms and sinks, and those that a quant method stores otherwise:
+    expert_quant for experts, dense_quant for the projections of attention and for an unembedding of its own.
     """
 
-    def __init__(self, config: GptOssConfig, *, dtype: torch.dtype, expert_quant: QuantMethod) -> None:
+    def __init__(
+        self, config: GptOssConfig, *, dtype: torch.dtype, expert_quant: QuantMethod, dense_quant: QuantMethod
+    ) -> None:
         super().__init__()
         self.config = config
         self._dtype = dtype
@@ -91,15 +105,15 @@ class GptOssForCausalLM(nn.Module):
         rotary = RotaryEmbedding(config.rope, head_dim=config.head_dim, max_position=config.max_position)
         self.rotary = rotary
         self.blocks = nn.ModuleList(
-            GptOssBlock(config, layer_index, rotary, dtype=dtype, expert_quant=expert_quant)
+            GptOssBlock(config, layer_index, rotary, dtype=dtype, expert_quant=expert_quant, dense_quant=dense_quant)
             for layer_index in range(config.num_layers)
         )
         self.norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         # A tied model has one table for both ends.
         self.unembedding = (
-            self.embedding
+            None
             if config.tie_word_embeddings
-            else Embedding(config.vocab_size, config.hidden_size, dtype=dtype)
+            else Unembedding(config.vocab_size, config.hidden_size, dtype=dtype, quant=dense_quant)
         )
 
     @property
@@ -140,11 +154,15 @@ class GptOssForCausalLM(nn.Module):
     def forward(self, batch: ForwardBatch) -> Tensor:
         """Write the batch's keys and values, return the last hidden states, [num_tokens, hidden_size]."""
         x: Tensor = self.embedding(batch.token_ids)
+        add: Tensor | None = None
         for block in self.blocks:
-            x = block(x, batch)
-        normalized: Tensor = self.norm(x)
+            add = block(x, add, batch)
+        normalized: Tensor = self.norm(x) if add is None else self.norm.add_(x, add)
         return normalized
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """Logits of the given rows: [n, hidden_size] -> [n, vocab_size] float32."""
-        return unembed(hidden, self.unembedding.weight)
+        if self.unembedding is None:
+            return self.embedding.unembed(hidden)
+        logits: Tensor = self.unembedding(hidden)
+        return logits

@@ -5,14 +5,17 @@ from typing import Any
 
 import torch
 
-from rose.errors import UnsupportedModel
-from rose.layers.quant import Mxfp4, Unquantized
+from rose.errors import ConfigError, UnsupportedModel
+from rose.layers.quant import quant_method
 from rose.models.base import CausalLM
 from rose.models.gpt_oss.config import GptOssConfig, read_config
 from rose.models.gpt_oss.model import GptOssForCausalLM
-from rose.models.gpt_oss.weight_map import has_mxfp4_experts, weight_rules
-from rose.models.weight_map import WeightRule
+from rose.models.gpt_oss.weight_map import Stored, find_stored, weight_rules
+from rose.models.weight_map import WeightFormats, WeightRule
 from rose.numerics.mxfp4 import BLOCK_ELEMENTS
+
+# What `rose convert` writes into a config.json beside weights that no other program reads.
+OWN_METHOD = "rose"
 
 
 class GptOssPlan:
@@ -20,9 +23,9 @@ class GptOssPlan:
 
     architecture = "gpt_oss"
 
-    def __init__(self, config: GptOssConfig, tensor_names: Collection[str]) -> None:
+    def __init__(self, config: GptOssConfig, stored: Stored) -> None:
         self.config = config
-        self._tensor_names = frozenset(tensor_names)
+        self._stored = stored
 
     @property
     def num_parameters(self) -> int:
@@ -30,27 +33,51 @@ class GptOssPlan:
         return self.config.num_parameters
 
     @property
-    def num_quantized_weights(self) -> int:
-        """All expert matrices, or none."""
-        return self.config.num_expert_weights if has_mxfp4_experts(self._tensor_names) else 0
+    def num_expert_weights(self) -> int:
+        """Elements of all expert matrices."""
+        return self.config.num_expert_weights
 
-    def build(self, *, dtype: torch.dtype, packed: bool) -> CausalLM:
-        """The model without memory; `packed` experts stay in MXFP4."""
-        return GptOssForCausalLM(self.config, dtype=dtype, expert_quant=Mxfp4() if packed else Unquantized())
+    @property
+    def layout(self) -> str:
+        """`hf`, `original` or `rose`."""
+        return self._stored.layout
 
-    def weight_rules(self, *, packed: bool) -> list[WeightRule]:
+    @property
+    def stored(self) -> WeightFormats:
+        """The formats the checkpoint holds."""
+        return self._stored.formats
+
+    def build(self, *, dtype: torch.dtype, formats: WeightFormats) -> CausalLM:
+        """The model without memory. Raises ConfigError for formats that these sizes cannot have."""
+        _check_formats(self.config, formats)
+        return GptOssForCausalLM(
+            self.config,
+            dtype=dtype,
+            expert_quant=quant_method(formats.experts),
+            dense_quant=quant_method(formats.dense),
+        )
+
+    def weight_rules(self, formats: WeightFormats) -> list[WeightRule]:
         """See `weight_map`."""
-        return weight_rules(self.config, self._tensor_names, packed_experts=packed)
+        return weight_rules(self.config, self._stored, formats)
 
 
 def make_plan(config: Mapping[str, Any], tensor_names: Collection[str], source: str) -> GptOssPlan:
     """Read `config`, a parsed `config.json` at the path `source`. Raises CheckpointError, UnsupportedModel."""
     quantization = config.get("quantization_config")
     method = quantization.get("quant_method") if isinstance(quantization, Mapping) else quantization
-    if method not in (None, "mxfp4"):
+    if method not in (None, "mxfp4", OWN_METHOD):
         raise UnsupportedModel(f"{source}: quantization_config is {method!r}; gpt-oss is served from mxfp4 or floats")
-    plan = GptOssPlan(read_config(config, source), tensor_names)
+    plan = GptOssPlan(read_config(config, source), find_stored(tensor_names))
     for size in (plan.config.hidden_size, plan.config.moe.intermediate_size):
-        if plan.num_quantized_weights and size % BLOCK_ELEMENTS:
+        if plan.stored.experts == "mxfp4" and size % BLOCK_ELEMENTS:
             raise UnsupportedModel(f"{source}: MXFP4 experts need sizes in multiples of {BLOCK_ELEMENTS}, got {size}")
     return plan
+
+
+def _check_formats(config: GptOssConfig, formats: WeightFormats) -> None:
+    if formats.dense == "mxfp4":
+        raise ConfigError("dense weights are bf16, fp8 or fp8-block; MXFP4 is for experts")
+    for size in (config.hidden_size, config.moe.intermediate_size):
+        if formats.experts == "mxfp4" and size % BLOCK_ELEMENTS:
+            raise ConfigError(f"MXFP4 experts need sizes in multiples of {BLOCK_ELEMENTS}, got {size}")
