@@ -23,6 +23,7 @@ COMMANDS = {
     "parse": "rose.cli.parse:parse",
     "inspect": "rose.cli.inspect:inspect",
     "logits": "rose.cli.logits:logits",
+    "bench": "rose.cli.bench:app",
 }
 for _name, _target in COMMANDS.items():
     app.command(_target, name=_name)

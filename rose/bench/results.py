@@ -1,0 +1,132 @@
+"""The rows that benchmarks write: one JSON object a line, with all that is needed to repeat and to judge it."""
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rose.errors import ConfigError, RoseError
+
+Kind = Literal["prefill", "decode", "serve", "ceilings"]
+Status = Literal["ok", "invalid", "unfit", "failed"]
+
+
+class PointFailed(RoseError):
+    """A point of a benchmark could not be measured. The text says why."""
+
+
+class DoesNotFit(PointFailed):
+    """The point needs more memory than there is. The text says how much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """What was measured: a model and how it was run.
+
+    weight_format: of the experts; `auto` is the checkpoint's own. label: a name of the user's choice, else one is made
+    of the other fields.
+    """
+
+    model: str
+    device: str = ""
+    dtype: str = ""
+    weight_format: str = "auto"
+    tensor_parallel_size: int = 1
+    data_parallel_size: int = 1
+    expert_parallel: bool = False
+    label: str | None = None
+
+    @property
+    def num_gpus(self) -> int:
+        """Devices in all."""
+        return self.tensor_parallel_size * self.data_parallel_size
+
+    @property
+    def model_name(self) -> str:
+        """The last part of the model's path or id."""
+        return Path(self.model).name
+
+    @property
+    def name(self) -> str:
+        """For tables and legends, beside the model's name."""
+        if self.label:
+            return self.label
+        parts = [f"TP{self.tensor_parallel_size}"]
+        if self.data_parallel_size > 1:
+            parts.append(f"DP{self.data_parallel_size}")
+        if self.expert_parallel:
+            parts.append("EP")
+        parts += [value for value in (self.weight_format, self.dtype) if value not in ("", "auto")]
+        return " ".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One row.
+
+    status: `ok`; `invalid`: measured, but not to be quoted, for `reason`; `unfit`: too large for the memory; `failed`.
+    point: what was varied (length, batch, context, rate ...). metrics: what was measured; names end in their unit.
+    routing, floor, ceilings: see `rose.bench.routing`, `rose.bench.floor`, `rose.bench.ceilings`; None if not known.
+    machine: see `rose.bench.machine`. command: repeats the measurement. date: UTC, ISO 8601.
+    """
+
+    kind: Kind
+    status: Status = "ok"
+    reason: str | None = None
+    configuration: Configuration
+    point: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
+    routing: dict[str, Any] | None = None
+    floor: dict[str, Any] | None = None
+    ceilings: dict[str, Any] | None = None
+    machine: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    command: str = ""
+    date: str = ""
+
+    @property
+    def is_quotable(self) -> bool:
+        """Whether the row may be compared with others."""
+        return self.status == "ok"
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Result":
+        """The row that `to_json` wrote. Raises ValueError."""
+        values = json.loads(text)
+        try:
+            return cls(**(values | {"configuration": Configuration(**values["configuration"])}))
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"not a row of a benchmark: {error}") from error
+
+
+def append_results(path: Path, results: Iterable[Result]) -> None:
+    """Add rows to a file, each with one write, so that an interrupted run leaves whole lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        for result in results:
+            file.write(result.to_json() + "\n")
+            file.flush()
+
+
+def read_results(paths: Iterable[Path]) -> list[Result]:
+    """The rows of several files, in order. Raises `ConfigError` that names file and line."""
+    results = []
+    for path in paths:
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read results from {path}: {error}") from error
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                results.append(Result.from_json(line))
+            except ValueError as error:
+                raise ConfigError(f"{path}, line {number}: {error}") from error
+    return results

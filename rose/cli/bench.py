@@ -1,0 +1,243 @@
+"""`rose bench`: latency and cost of models on this machine, load on any server, and reports of both."""
+
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import cyclopts
+from cyclopts import Parameter
+
+from rose.cli.bench_flags import BenchEngineFlags, BenchOutputFlags, ContextFillFlag, Counts
+from rose.errors import ConfigError
+from rose.log import setup_logging
+
+if TYPE_CHECKING:
+    from rose.bench.points import Measured
+    from rose.bench.results import Result
+    from rose.bench.session import Session
+
+# The imports inside the functions keep `rose bench --help` quick.
+
+app = cyclopts.App(name="bench", help="Measure latency and cost; make reports.")
+
+Engine = Annotated[BenchEngineFlags | None, Parameter(name="*")]
+Output = Annotated[BenchOutputFlags | None, Parameter(name="*")]
+
+
+@app.command
+def prefill(
+    model: str,
+    /,
+    *,
+    lengths: Counts = (8192, 32768, 65536, 128000),
+    batch: Counts = (1,),
+    repeats: int = 5,
+    warmup: int = 1,
+    engine: Engine = None,
+    output: Output = None,
+) -> None:
+    """Time to the first token of prompts of random tokens, with an empty cache, and its cost per million input tokens.
+
+    Parameters
+    ----------
+    model
+        A bundled model, a folder, or a name on the Hugging Face hub; with --load-format dummy a published name.
+    lengths
+        Tokens of a prompt.
+    batch
+        Prompts that arrive together; the time is until all have their first token.
+    repeats
+        Runs, of which the median is told.
+    warmup
+        Runs before those.
+    """
+    from rose.bench.points import prefill_point
+
+    _require_positive(repeats=repeats, lengths=min(lengths), batch=min(batch))
+    session = _start(model, engine, output, max_model_len=max(lengths) + 1, max_num_seqs=max(batch))
+    _run(
+        (prefill_point(session, length, size, repeats=repeats, warmup=warmup) for length in lengths for size in batch),
+        output,
+    )
+
+
+@app.command
+def decode(
+    model: str,
+    /,
+    *,
+    context: Counts = (8192, 32768),
+    batches: Counts = (1, 2, 4, 8, 16, 32, 64, 128),
+    steps: int = 32,
+    repeats: int = 3,
+    warmup: int = 8,
+    temperature: float = 1.0,
+    context_fill: ContextFillFlag = "random",
+    engine: Engine = None,
+    output: Output = None,
+) -> None:
+    """Time of a decode step of a full batch, and its cost per million output tokens, decoding alone.
+
+    Parameters
+    ----------
+    model
+        A bundled model, a folder, or a name on the Hugging Face hub; with --load-format dummy a published name.
+    context
+        Tokens that each request has in the cache.
+    batches
+        Requests that decode together.
+    steps
+        Steps in a run.
+    repeats
+        Runs; the median of their mean steps is told.
+    warmup
+        Steps before those.
+    temperature
+        0 takes the best token, which makes random weights repeat themselves and route unevenly.
+    context_fill
+        random puts random numbers into the cache; prefill computes prompts.
+    """
+    from rose.bench.decode import longest_request
+    from rose.bench.points import decode_point, num_extra_steps
+
+    _require_positive(repeats=repeats, steps=steps, context=min(context), batches=min(batches))
+    flags, settings = engine or BenchEngineFlags(), output or BenchOutputFlags()
+    most_tokens = max(flags.max_num_batched_tokens, 2 * max(batches))
+    num_steps = steps * repeats + warmup + num_extra_steps(settings.profile_steps)
+    longest = longest_request(max(context), max(batches), num_steps, most_tokens)
+    session = _start(
+        model,
+        engine,
+        output,
+        max_model_len=longest,
+        max_num_seqs=max(batches),
+        max_num_batched_tokens=most_tokens,
+    )
+    _run(
+        (
+            decode_point(
+                session,
+                length,
+                size,
+                steps=steps,
+                repeats=repeats,
+                warmup=warmup,
+                temperature=temperature,
+                fill=context_fill,
+            )
+            for length in context
+            for size in batches
+        ),
+        output,
+    )
+
+
+@app.command
+def ceilings(*, device: str = "auto", out: Path | None = None, revision: str | None = None) -> None:
+    """Measure what this machine reaches: copying memory, and multiplying matrices in each number format.
+
+    Parameters
+    ----------
+    device
+        auto, cpu, cuda or cuda:N.
+    out
+        Append the row to this file, as a JSON line.
+    revision
+        Source revision to record where there is no git.
+    """
+    import torch
+
+    from rose.bench.ceilings import measure_ceilings
+    from rose.bench.machine import describe_machine, utc_now
+    from rose.bench.results import Configuration, Result, append_results
+    from rose.bench.tables import ceilings_table
+
+    name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    found = torch.device(name)
+    measured = measure_ceilings(found).to_dict()
+    print(f"{measured['device']}\n\n{ceilings_table(measured)}")
+    if out is not None:
+        result = Result(
+            kind="ceilings",
+            configuration=Configuration(model="", device=found.type),
+            ceilings=measured,
+            machine=describe_machine(found, revision),
+            command=_command(),
+            date=utc_now(),
+        )
+        append_results(out, [result])
+
+
+def _start(model: str, engine: BenchEngineFlags | None, output: BenchOutputFlags | None, **options: int) -> "Session":
+    from rose.bench.results import Configuration
+    from rose.bench.rig import engine_config
+    from rose.bench.session import RunSettings, Session
+
+    setup_logging("bench", level="WARNING")
+    engine, output = engine or BenchEngineFlags(), output or BenchOutputFlags()
+    configuration = Configuration(
+        model=model,
+        weight_format=engine.weight_format,
+        tensor_parallel_size=engine.tensor_parallel_size,
+        data_parallel_size=engine.data_parallel_size,
+        expert_parallel=engine.enable_expert_parallel,
+        label=output.label,
+    )
+    config = engine_config(
+        configuration,
+        **{
+            "device": engine.device,
+            "dtype": engine.dtype,
+            "load_format": engine.load_format,
+            "block_size": engine.block_size,
+            "gpu_memory_utilization": engine.gpu_memory_utilization,
+            "max_num_batched_tokens": max(engine.max_num_batched_tokens, options["max_num_seqs"]),
+            "enable_prefix_caching": False,
+            "seed": output.seed,
+        }
+        | options,
+    )
+    settings = RunSettings(
+        gpu_hour_usd=output.gpu_hour_price,
+        seed=output.seed,
+        command=_command(),
+        revision=output.revision,
+        with_ceilings=output.ceilings,
+        profile_dir=output.profile_dir if output.profile else None,
+        profile_steps=output.profile_steps,
+    )
+    return Session(configuration, config, settings)
+
+
+def _run(points: "Iterator[Measured]", output: BenchOutputFlags | None) -> None:
+    """Measure one point after the other, write each as it comes, and print the tables at the end."""
+    from rose.bench.report import tables
+    from rose.bench.results import append_results
+    from rose.bench.tables import profile_tables
+
+    output = output or BenchOutputFlags()
+    results: list[Result] = []
+    for measured in points:
+        result = measured.result
+        results.append(result)
+        where = ", ".join(f"{name} {value}" for name, value in result.point.items())
+        print(f"rose bench: {result.kind} {where}: {result.status}", file=sys.stderr)
+        if output.out is not None:
+            append_results(output.out, [result])
+        if measured.profile is not None and measured.trace is not None:
+            text = profile_tables(measured.profile)
+            measured.trace.with_suffix("").with_suffix(".md").write_text(f"# {where}\n\n{text}\n", encoding="utf-8")
+            print(f"## Profile: {where} ({measured.trace})\n\n{text}\n")
+    print(tables(results))
+
+
+def _require_positive(**values: int) -> None:
+    for name, value in values.items():
+        if value < 1:
+            raise ConfigError(f"--{name} must be at least 1, got {value}")
+
+
+def _command() -> str:
+    return shlex.join(["rose", *sys.argv[1:]])
