@@ -82,10 +82,7 @@ class Completion:
         if self.found_stop_string:
             events.append(self._parser.finish("stop")[-1])
         elif output.finish_reason is not None:
-            parsed = self._parser.finish(output.finish_reason)
-            self._show(parsed, events)
-            if self.found_stop_string:  # in text that the parser had held back to the end
-                events.append(_ended_by_stop_string(parsed[-1]))
+            self._finish(output.finish_reason, events)
         if not events:
             return None
         self.is_finished = isinstance(events[-1], Finished)
@@ -100,6 +97,12 @@ class Completion:
         elif section == "content" and logprobs is not None:
             self._pending.logprobs.append((start, ContentLogprob(token_id, logprobs)))
         self._show(parsed, events)
+
+    def _finish(self, reason: str, events: list[ChatEvent]) -> None:
+        parsed = self._parser.finish(reason)
+        self._show(parsed, events)
+        if self.found_stop_string:  # in text that the parser had held back to the end
+            events.append(_ended_by_stop_string(parsed[-1]))
 
     def _show(self, parsed: Sequence[ChatEvent], events: list[ChatEvent]) -> None:
         """Append what may be shown of the parser's events, text of one kind joined; stop at a stop string."""
