@@ -61,7 +61,13 @@ class FakeEngine:
 
     @property
     def stats(self) -> EngineStats:
-        return EngineStats(num_running=self.num_open, num_waiting=3, kv_cache_usage=0.25, num_steps=7)
+        return EngineStats(
+            num_running=self.num_open,
+            num_waiting=3,
+            kv_cache_usage=0.25,
+            num_steps=7,
+            steps_by_size=(4, 1, 2, *[0] * 11),
+        )
 
     @property
     def is_alive(self) -> bool:

@@ -13,6 +13,9 @@ from rose.engine.sampling_params import SamplingParams
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
+STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+"""Tokens of a step up to which `EngineStats.steps_by_size` counts."""
+
 
 class AddRequest(msgspec.Struct, frozen=True, kw_only=True, tag="add"):
     """A new request. `request_id` is chosen by the frontend and unique among its open requests."""
@@ -77,7 +80,11 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
-    """The engine's state after a step; counters grow from its start, gauges are of now."""
+    """The engine's state after a step; counters grow from its start, gauges are of now.
+
+    steps_by_size: how many steps computed at most STEP_SIZES[i] tokens and more than the entry before; the last entry
+    is for larger ones. Empty before the first step.
+    """
 
     num_running: int = 0
     num_waiting: int = 0
@@ -87,6 +94,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     prefix_cache_hits: int = 0
     num_steps: int = 0
     num_scheduled_tokens: int = 0
+    steps_by_size: tuple[int, ...] = ()
 
 
 class LoadProgress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):

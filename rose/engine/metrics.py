@@ -1,8 +1,9 @@
 """What the engine counts of itself."""
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from dataclasses import dataclass, field
 
-from rose.engine.messages import EngineStats
+from rose.engine.messages import STEP_SIZES, EngineStats
 
 
 @dataclass(slots=True)
@@ -14,6 +15,13 @@ class Counters:
     prefix_cache_hits: int = 0
     num_steps: int = 0
     num_scheduled_tokens: int = 0
+    steps_by_size: list[int] = field(default_factory=lambda: [0] * (len(STEP_SIZES) + 1))
+
+    def count_step(self, num_tokens: int) -> None:
+        """A step computes this many tokens."""
+        self.num_steps += 1
+        self.num_scheduled_tokens += num_tokens
+        self.steps_by_size[bisect_left(STEP_SIZES, num_tokens)] += 1
 
     def snapshot(self, *, num_running: int, num_waiting: int, kv_cache_usage: float) -> EngineStats:
         """The counters, with the gauges of now."""
@@ -26,4 +34,5 @@ class Counters:
             prefix_cache_hits=self.prefix_cache_hits,
             num_steps=self.num_steps,
             num_scheduled_tokens=self.num_scheduled_tokens,
+            steps_by_size=tuple(self.steps_by_size),
         )

@@ -99,8 +99,7 @@ class Scheduler:
             budget = self._schedule_waiting(output, budget)
         if output.scheduled:  # an empty step is not executed, and must not lose the message
             output.dropped, self._dropped = self._dropped, []
-        self._counters.num_steps += bool(output.scheduled)
-        self._counters.num_scheduled_tokens += self._max_num_batched_tokens - budget
+            self._counters.count_step(self._max_num_batched_tokens - budget)
         return output
 
     def update(self, output: SchedulerOutput, sampled: dict[int, SampledTokens]) -> list[RequestOutput]:

@@ -7,15 +7,17 @@ made for it work unchanged. One registry in one process; nothing global.
 import re
 import time
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from rose.chat.events import Finished
 from rose.engine.client import EngineClient
+from rose.engine.messages import STEP_SIZES, EngineStats
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 ENGINE_LABEL = "0"
@@ -234,6 +236,7 @@ class _EngineCollector(Collector):
             counter = CounterMetricFamily(f"rose:{name}", text, labels=_LABELS)
             counter.add_metric(self._labels, value)
             yield counter
+        yield _step_sizes(stats, self._labels)
         config = GaugeMetricFamily(
             "rose:cache_config_info",
             "The KV cache's shape, in labels.",
@@ -241,6 +244,14 @@ class _EngineCollector(Collector):
         )
         config.add_metric((*self._labels, str(info.block_size), str(info.num_blocks)), 1)
         yield config
+
+
+def _step_sizes(stats: EngineStats, labels: tuple[str, str]) -> Metric:
+    sizes = HistogramMetricFamily("rose:iteration_tokens_total", "Tokens that a step computes.", labels=_LABELS)
+    bounds = (*map(str, STEP_SIZES), "+Inf")
+    totals = accumulate(stats.steps_by_size or (0,) * len(bounds))
+    sizes.add_metric(labels, list(zip(bounds, totals, strict=True)), sum_value=stats.num_scheduled_tokens)
+    return sizes
 
 
 def _text(registry: CollectorRegistry) -> bytes:

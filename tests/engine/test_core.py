@@ -246,3 +246,6 @@ def test_stats_count() -> None:
     stats = core.scheduler.stats
     assert (stats.prefix_cache_queries, stats.prefix_cache_hits) == (40, 16)
     assert stats.num_running == stats.num_waiting == stats.kv_cache_usage == 0
+    # Each request: 16 tokens of the prompt (cached the second time), the other 4, and 7 single ones.
+    assert stats.steps_by_size == (14, 2, 1, *[0] * 11)
+    assert sum(stats.steps_by_size) == stats.num_steps

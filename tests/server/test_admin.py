@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 SHARED = {
     *("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "cache_config_info"),
     *("prompt_tokens_total", "generation_tokens_total", "request_success_total", "num_preemptions_total"),
-    *("prefix_cache_queries_total", "prefix_cache_hits_total"),
+    *("prefix_cache_queries_total", "prefix_cache_hits_total", "iteration_tokens_total_bucket"),
     *("time_to_first_token_seconds_bucket", "inter_token_latency_seconds_bucket"),
     *("request_time_per_output_token_seconds_bucket", "e2e_request_latency_seconds_bucket"),
     *("request_queue_time_seconds_bucket", "request_prefill_time_seconds_bucket"),
@@ -72,6 +72,8 @@ async def test_metrics_under_both_names(serve: Serve) -> None:
         assert total(found, prefix + "time_to_first_token_seconds_count") == 2
         assert total(found, prefix + "generation_tokens_total") > 2
         assert total(found, prefix + "num_requests_waiting") == 3
+        assert total(found, prefix + "iteration_tokens_total_bucket", le="8") == 5
+        assert total(found, prefix + "iteration_tokens_total_count") == 7
         assert total(found, prefix + "cache_config_info", block_size="16", num_gpu_blocks="64") == 1
     assert "vllm:ignored_fields_total" not in names
 
