@@ -1,5 +1,7 @@
 """Attention over the paged KV cache, between the projections."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -12,6 +14,9 @@ from rose.layers.parameter import Parameter, ShardSpec, new_parameter
 class Attention(nn.Module):
     """Writes the batch's keys and values into its layer's cache, then attends. Scores are scaled by head_dim**-0.5.
 
+    The query comes multiplied by `query_scale`, which makes its products with keys logarithms to base 2: whoever
+    rotates it multiplies in float32, before rounding, and the inner loop of attention has nothing left to scale.
+
     layer_index: which entry of `batch.layers` is this layer's. sinks: [num_q_heads] float32, one logit per head.
     """
 
@@ -21,7 +26,7 @@ class Attention(nn.Module):
         super().__init__()
         self.layer_index = layer_index
         self.spec = spec
-        self.scale = spec.head_dim**-0.5
+        self.query_scale = spec.head_dim**-0.5 / math.log(2.0)
         self.sinks = new_parameter((num_q_heads,), torch.float32, ShardSpec(dim=0))
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, batch: ForwardBatch) -> Tensor:
@@ -38,6 +43,6 @@ class Attention(nn.Module):
             query_lens=batch.query_lens,
             kv_lens=batch.kv_lens,
             sinks=self.sinks,
-            scale=self.scale,
+            scale=math.log(2.0),
             sliding_window=self.spec.sliding_window,
         )
