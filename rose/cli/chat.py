@@ -5,11 +5,13 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
 import httpx
 from cyclopts import Parameter
 from rich.console import Console
+from rich.markup import escape
 from rich.text import Text
 
 from rose.errors import RoseError
@@ -29,13 +31,15 @@ def chat(
     model: Annotated[str | None, Parameter(help="A name the server serves; its first one by default.")] = None,
     api_key: Annotated[str | None, Parameter(help="The server's key, if it wants one.")] = None,
     system: Annotated[str | None, Parameter(help="Instructions for the model.")] = None,
+    tools: Annotated[Path | None, Parameter(help="JSON file with the list of tools that the model may call.")] = None,
     effort: Annotated[str, Parameter(help="How long to reason: low, medium or high.")] = "medium",
     temperature: Annotated[float | None, Parameter(help="0 is greedy.")] = None,
     max_tokens: Annotated[int | None, Parameter(help="Longest answer, in tokens, reasoning included.")] = None,
 ) -> None:
     """Chat with a running server; with PROMPT, or text on standard input, answer once and end.
 
-    The reasoning is shown dimmed and the answer plain. When output is not a terminal only the answer is printed.
+    The reasoning is shown dimmed, tool calls in yellow and the answer plain. When output is not a terminal only the
+    answer is printed. You are asked for the result of each tool call.
     """
     if prompt is None and not sys.stdin.isatty():
         prompt = sys.stdin.read().strip()
@@ -50,6 +54,7 @@ def chat(
             model=model or "",
             effort=effort,
             system=system,
+            tools=[] if tools is None else read_tools(tools),
             sampling={name: value for name, value in sampling.items() if value is not None},
         )
         if model is None:
@@ -110,20 +115,34 @@ class ChatSession:
     model: str
     effort: str
     system: str | None = None
+    tools: list[Any] = field(default_factory=list)
     sampling: dict[str, Any] = field(default_factory=dict)
     messages: list[dict[str, Any]] = field(default_factory=list)
     console: Console = field(default_factory=lambda: Console(highlight=False, soft_wrap=True))
 
     def answer(self, text: str) -> None:
         """Say `text`, and show the answer as it comes. A failed turn leaves the chat as it was."""
-        user = {"role": "user", "content": text}
+        self._turn([{"role": "user", "content": text}])
+
+    @property
+    def open_calls(self) -> list[dict[str, Any]]:
+        """The tool calls that the last answer made."""
+        return self.messages[-1].get("tool_calls", []) if self.messages else []
+
+    def give_results(self, results: list[str]) -> None:
+        """Answer the open calls, in order, and show what the model makes of the results."""
+        calls = zip(self.open_calls, results, strict=True)
+        self._turn([{"role": "tool", "tool_call_id": call["id"], "content": result} for call, result in calls])
+
+    def _turn(self, new: list[dict[str, Any]]) -> None:
         system = [{"role": "system", "content": self.system}] if self.system else []
         body = {
             "model": self.model,
-            "messages": [*system, *self.messages, user],
+            "messages": [*system, *self.messages, *new],
             "reasoning_effort": self.effort,
             "stream": True,
             "stream_options": {"include_usage": True},
+            **({"tools": self.tools} if self.tools else {}),
             **self.sampling,
         }
         view = _AnswerView(self.console)
@@ -132,14 +151,16 @@ class ChatSession:
                 view.show(chunk)
         finally:
             view.close()
-        self.messages += [user, {"role": "assistant", "content": view.content}]
+        self.messages += [*new, view.message()]
 
 
 class _AnswerView:
     """Prints an answer as it comes. Everything but the content is only for terminals."""
 
     def __init__(self, console: Console) -> None:
-        self.content = ""
+        self._content = ""
+        self._reasoning = ""
+        self._calls: list[dict[str, Any]] = []
         self._console = console
         self._section = ""
         self._num_tokens = 0
@@ -154,15 +175,21 @@ class _AnswerView:
         for choice in chunk["choices"]:
             delta = choice["delta"]
             if reasoning := delta.get("reasoning") or delta.get("reasoning_content"):
+                self._reasoning += reasoning
                 self._print("reasoning", reasoning)
             if content := delta.get("content"):
-                self.content += content
+                self._content += content
                 self._print("content", content)
             for call in delta.get("tool_calls") or ():
-                if name := call["function"].get("name"):
-                    self._print(f"call {call['index']}", f"{name} ")
-                self._print(f"call {call['index']}", call["function"].get("arguments") or "")
+                self._show_call(call)
             self._finish_reason = choice.get("finish_reason") or self._finish_reason
+
+    def message(self) -> dict[str, Any]:
+        """The answer as a message of the chat. Calls that the output was cut in are not made."""
+        message = {"role": "assistant", "content": self._content}
+        if self._calls and self._finish_reason == "tool_calls":
+            return message | {"reasoning": self._reasoning, "tool_calls": self._calls}
+        return message
 
     def close(self) -> None:
         """End the line, and tell how fast it went."""
@@ -176,6 +203,15 @@ class _AnswerView:
             cut = ", cut at the token limit" if self._finish_reason == "length" else ""
             self._console.print(Text(f"[{notes}{cut}]", style="dim cyan"))
 
+    def _show_call(self, call: dict[str, Any]) -> None:
+        index, function = call["index"], call["function"]
+        if name := function.get("name"):
+            self._calls.append({"id": call.get("id", ""), "function": {"name": name, "arguments": ""}})
+            self._print(f"call {index}", f"{name} ")
+        if arguments := function.get("arguments"):
+            self._calls[index]["function"]["arguments"] += arguments
+            self._print(f"call {index}", arguments)
+
     def _print(self, section: str, text: str) -> None:
         self._first = self._first or time.perf_counter()
         if section != "content" and not self._console.is_terminal:
@@ -185,6 +221,17 @@ class _AnswerView:
         self._section = section
         style = {"content": "", "reasoning": "dim italic"}.get(section, "yellow")
         self._console.print(Text(text, style=style), end="")
+
+
+def read_tools(path: Path) -> list[Any]:
+    """The tools in a file, in the form that the API takes. Raises `ChatError`."""
+    try:
+        tools = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ChatError(f"cannot read tools from {path}: {error}") from None
+    if not isinstance(tools, list):
+        raise ChatError(f"{path} must hold a JSON list of tools")
+    return tools
 
 
 def read_sse(lines: Iterator[str]) -> Iterator[str]:
@@ -216,10 +263,16 @@ def _talk(session: ChatSession) -> None:
                 _command(session, line)
             elif line:
                 session.answer(line)
+            while calls := session.open_calls:
+                session.give_results([console.input(_prompt_for(call)) for call in calls])
         except ChatError as error:
             console.print(Text(str(error), style="red"))
-        except KeyboardInterrupt:
+        except (EOFError, KeyboardInterrupt):
             console.print()  # only this answer is given up; the server sees the connection close
+
+
+def _prompt_for(call: dict[str, Any]) -> str:
+    return f"[yellow]{escape(call['function']['name'])} gives> [/yellow]"
 
 
 def _command(session: ChatSession, line: str) -> None:

@@ -1,12 +1,17 @@
 """`rose chat` against a server."""
 
 import io
+import json
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.text import Text
 
 from rose.chat.tokenizer import Tokenizer
-from rose.cli.chat import ChatError, ChatServer, ChatSession, _command, chat, read_sse
+from rose.cli.chat import ChatError, ChatServer, ChatSession, _command, chat, read_sse, read_tools
 from rose.engine.messages import RequestFailure
 from tests.fakes import FakeEngine, by_token
 from tests.server.live import LiveServer, live_server
@@ -40,6 +45,45 @@ def test_text_on_standard_input(
     monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
     with pytest.raises(ChatError, match="nothing to say"):
         chat()
+
+
+CALL = THINK + '<|channel|>commentary to=functions.tide <|constrain|>json<|message|>{"at": "[Oban]"}<|call|>'
+TOOLS = [{"type": "function", "function": {"name": "tide", "parameters": {"type": "object", "properties": {}}}}]
+
+
+def test_on_a_terminal_reasoning_is_dim_and_calls_wait_for_their_results(
+    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([CALL, ANSWER])
+    engine = FakeEngine(lambda _: by_token(tokenizer.encode_with_special(next(answers))))
+    typed = iter(["tide at Oban?", "4 pm", "/quit"])
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, color_system="standard", highlight=False, soft_wrap=True)
+    monkeypatch.setattr(console, "input", lambda prompt: screen.write(prompt) and next(typed))
+    monkeypatch.setattr("rose.cli.chat.Console", lambda **_: console)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    (tmp_path / "tools.json").write_text(json.dumps(TOOLS))
+    with live_server(engine, tokenizer) as running:
+        chat(base_url=f"{running.url}/v1", tools=tmp_path / "tools.json")
+    shown = screen.getvalue()
+    assert "\x1b[2;3mN" in shown, "dim and italic"
+    plain = Text.from_ansi(shown).plain
+    assert 'tide {"at": "[Oban]"}' in plain
+    assert "tide gives>" in plain
+    assert "High at 4." in plain
+    assert re.search(r"\[\d+ tokens, [\d.]+ tokens/s, first after \d+ ms\]", plain)
+    first, second = (tokenizer.decode(request.prompt_token_ids) for request in engine.submitted)
+    assert "type tide" in first
+    assert second.startswith(first)
+    assert second.endswith("functions.tide to=assistantcommentary4 pmassistant")
+    assert "Need the tide." in second, "the reasoning goes back with the call it led to"
+
+
+@pytest.mark.parametrize("text", ["[", "{}"])
+def test_tools_that_are_none(text: str, tmp_path: Path) -> None:
+    (tmp_path / "tools.json").write_text(text)
+    with pytest.raises(ChatError, match=r"tools\.json"):
+        read_tools(tmp_path / "tools.json")
 
 
 def test_failures_are_one_line(server: LiveServer, tokenizer: Tokenizer) -> None:
