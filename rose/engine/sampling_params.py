@@ -1,13 +1,12 @@
 """How the next token of a request is chosen, and when the request ends. Token ids only, no text."""
 
-import math
-
 import msgspec
 
 from rose.errors import RequestError
 
 MAX_TOP_LOGPROBS = 20
 MAX_N = 128
+_MAX_INT = 2**63 - 1  # what the messages to the engine can hold
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,23 +49,27 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         for name, value, low, high in (
             ("n", self.n, 1, MAX_N),
             ("temperature", self.temperature, 0.0, 2.0),
-            ("top_k", self.top_k, 0, math.inf),
+            ("top_k", self.top_k, 0, _MAX_INT),
             ("min_p", self.min_p, 0.0, 1.0),
             ("presence_penalty", self.presence_penalty, -2.0, 2.0),
             ("frequency_penalty", self.frequency_penalty, -2.0, 2.0),
             ("repetition_penalty", self.repetition_penalty, 0.01, 100.0),
             ("logprobs", self.logprobs or 0, 0, MAX_TOP_LOGPROBS),
-            ("max_tokens", 1 if self.max_tokens is None else self.max_tokens, 1, math.inf),
-            ("min_tokens", self.min_tokens, 0, math.inf),
-            ("seed", self.seed or 0, -(2**63), 2**63 - 1),
+            ("max_tokens", 1 if self.max_tokens is None else self.max_tokens, 1, _MAX_INT),
+            ("min_tokens", self.min_tokens, 0, _MAX_INT),
+            ("seed", self.seed or 0, -_MAX_INT - 1, _MAX_INT),
         ):
             if not low <= value <= high:  # NaN fails every comparison, so it is refused here too
-                raise RequestError(f"{name} must be between {low} and {high}, not {value}", param=name)
+                bounds = f"at least {low}" if high == _MAX_INT and value < low else f"between {low} and {high}"
+                raise RequestError(f"{name} must be {bounds}, not {value}", param=name)
         if not 0.0 < self.top_p <= 1.0:
             raise RequestError(f"top_p must be above 0 and at most 1, not {self.top_p}", param="top_p")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise RequestError(
                 f"min_tokens ({self.min_tokens}) is larger than max_tokens ({self.max_tokens})", param="min_tokens"
             )
+        for name, ids in (("logit_bias", self.logit_bias or ()), ("stop_token_ids", self.stop_token_ids)):
+            if any(abs(token_id) > _MAX_INT for token_id in ids):  # the engine knows its vocabulary and checks the rest
+                raise RequestError(f"{name} has a token id that is none of any model", param=name)
         if not all(-100.0 <= bias <= 100.0 for bias in (self.logit_bias or {}).values()):
             raise RequestError("logit_bias values must be between -100 and 100", param="logit_bias")

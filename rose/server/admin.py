@@ -116,6 +116,11 @@ class Admin:
         """The text of token ids, control tokens spelled out."""
         body = parse_body(DetokenizeRequest, await request.body())
         self._check_model(body.model)
+        limit = max(self._engine.info.vocab_size, self._tokenizer.vocab_size)
+        for i, token_id in enumerate(body.tokens):
+            if token_id >= limit:
+                message = f"{token_id} is no token id; this model's are 0 to {limit - 1}"
+                raise RequestError(message, param=f"tokens[{i}]", code="invalid_token_id")
         return {"prompt": await asyncio.to_thread(self._tokenizer.decode, body.tokens, keep_special=True)}
 
     def _spell(self, ids: list[int]) -> list[str]:

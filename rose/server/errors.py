@@ -4,6 +4,7 @@
 """
 
 import logging
+import re
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ import msgspec
 import pydantic
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from rose.errors import EngineDead, RequestError
 from rose.log import get_logger
@@ -18,6 +20,12 @@ from rose.log import get_logger
 logger = get_logger(__name__)
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
+
+# Every escape, from left to right: in `\\ud800` the first two characters are one.
+_ESCAPES = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
+)
+CLIENT_CLOSED_REQUEST = 499  # nginx's number; nobody is there to read it
 
 _STATUS_TYPES = {429: "rate_limit_exceeded"}
 
@@ -80,6 +88,8 @@ def to_api_error(error: BaseException) -> ApiError:
         case HTTPException():
             code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
             return ApiError(error.status_code, str(error.detail), code=code, headers=dict(error.headers or {}))
+        case ClientDisconnect():
+            return ApiError(CLIENT_CLOSED_REQUEST, "the client closed its connection before its request was whole")
         case _:
             logger.log(logging.ERROR, "a request failed inside the server", exc_info=error)
             return ApiError(500, "an internal error occurred; the server's log has the details", code="internal_error")
@@ -105,7 +115,18 @@ def parse_body(model: type[Model], body: bytes) -> Model:
     try:
         return model.model_validate_json(body)
     except pydantic.ValidationError as error:
+        repaired = _without_lone_surrogates(body)
+        if repaired != body:
+            return parse_body(model, repaired)
         raise _request_error(error) from None
+
+
+def _without_lone_surrogates(body: bytes) -> bytes:
+    r"""The JSON with U+FFFD for escapes of half a surrogate pair, which are no text.
+
+    Clients in JavaScript send such when they cut a string inside a character, and would send it again with every turn.
+    """
+    return _ESCAPES.sub(lambda escape: rb"\ufffd" if escape["half"] else escape[0], body)
 
 
 def _request_error(error: pydantic.ValidationError) -> RequestError:
@@ -150,6 +171,6 @@ def add_error_handlers(app: FastAPI) -> None:
     async def answer(_request: Request, error: Exception) -> Response:
         return to_api_error(error).response()
 
-    kinds: tuple[Any, ...] = (ApiError, RequestError, EngineDead, HTTPException)
+    kinds: tuple[Any, ...] = (ApiError, RequestError, EngineDead, HTTPException, ClientDisconnect)
     for kind in kinds:
         app.add_exception_handler(kind, answer)

@@ -64,7 +64,7 @@ class ApiKeys:
 
     def __init__(self, app: ASGIApp, api_keys: Sequence[str]) -> None:
         self._app = app
-        self._keys = tuple(key.encode() for key in api_keys)
+        self._keys = tuple(key.encode(errors="surrogateescape") for key in api_keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the request, or answer 401."""
@@ -87,7 +87,8 @@ class ApiKeys:
         if scheme.lower() != "bearer":
             return False
         # Every key is compared, each in constant time, so that timing tells nothing about them.
-        matches = [hmac.compare_digest(given.strip().encode(), key) for key in self._keys]
+        given_key = given.strip().encode("latin-1")  # as its bytes came
+        matches = [hmac.compare_digest(given_key, key) for key in self._keys]
         return any(matches)
 
 

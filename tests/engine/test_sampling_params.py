@@ -37,6 +37,11 @@ from rose.errors import RequestError
         ("logprobs", -1),
         ("logprobs", 21),
         ("max_tokens", 0),
+        ("max_tokens", 10**30),
+        ("min_tokens", 10**30),
+        ("top_k", 10**30),
+        ("logit_bias", {10**30: 1.0}),
+        ("stop_token_ids", (1, -(10**30))),
         ("min_tokens", -1),
     ],
 )

@@ -129,6 +129,10 @@ async def test_tokenize_and_detokenize(serve: Serve, tokenizer: Tokenizer) -> No
         for bad in ({}, {"prompt": "x", "messages": messages}, unfinished):
             assert (await server.http.post("/tokenize", json=bad)).status_code == 400
         assert (await server.http.post("/detokenize", json={"tokens": [-1]})).json()["error"]["param"] == "tokens[0]"
+        limit = max(tokenizer.vocab_size, server.engine.info.vocab_size)
+        assert (await server.http.post("/detokenize", json={"tokens": [limit - 1]})).status_code == 200
+        unknown = (await server.http.post("/detokenize", json={"tokens": [1, limit]})).json()["error"]
+        assert (unknown["param"], unknown["code"]) == ("tokens[1]", "invalid_token_id")
         assert (await server.http.post("/detokenize", json={"tokens": [1], "model": "x"})).status_code == 404
 
 

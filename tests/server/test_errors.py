@@ -6,9 +6,12 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from starlette.requests import ClientDisconnect
 
+from rose.chat.tokenizer import Tokenizer
 from rose.server.chat_completions.fields import HARMLESS_FIELDS, UNSUPPORTED_FIELDS
 from rose.server.chat_completions.schema import ChatCompletionRequest
+from rose.server.errors import to_api_error
 from tests.server.conftest import MODEL, Serve
 
 pytestmark = pytest.mark.anyio
@@ -50,6 +53,8 @@ BAD_FIELDS = [
     ({"max_tokens": 0}, "max_tokens", None),
     ({"max_completion_tokens": 0}, "max_completion_tokens", None),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", None),
+    ({"max_tokens": 10**30}, "max_tokens", None),
+    ({"stop_token_ids": [10**30]}, "stop_token_ids", None),
     ({"top_logprobs": 2}, "top_logprobs", "invalid_value"),
     ({"logit_bias": {"abc": 1}}, "logit_bias.abc[key]", "invalid_type"),
     ({"logit_bias": []}, "logit_bias", "invalid_type"),
@@ -99,8 +104,46 @@ async def test_all_faults_are_told_at_once(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize(
+    ("escaped", "text"),
+    [
+        (r"a\ud83d", "a\ufffd"),
+        (r"\uDE00b", "\ufffdb"),
+        (r"\ud83d\ud83d\ude00\ude00", "\ufffd\U0001f600\ufffd"),
+        (r"\\ud83d \n\\\ud83d", "\\ud83d \n\\\ufffd"),
+    ],
+)
+async def test_half_a_surrogate_pair_is_no_bad_request(
+    serve: Serve, tokenizer: Tokenizer, escaped: str, text: str
+) -> None:
+    """JavaScript clients send such, once they have cut a string inside a character, with every turn."""
+    async with serve() as server:
+        raw = f'{{"messages":[{{"role":"user","content":"{escaped}"}}]}}'
+        assert (await server.http.post(URL, content=raw)).status_code == 200
+        prompt = tokenizer.decode(server.engine.submitted[0].prompt_token_ids, keep_special=True)
+    assert prompt.endswith(f"<|message|>{text}<|end|><|start|>assistant")
+
+
+def test_a_client_that_goes_away_is_no_fault_of_the_servers(caplog: pytest.LogCaptureFixture) -> None:
+    assert to_api_error(ClientDisconnect()).status == 499
+    assert not caplog.records
+
+
+async def test_null_counts_as_left_out_inside_messages_too(serve: Serve) -> None:
+    call = {"id": None, "type": None, "function": {"name": "f", "arguments": None}}
+    async with serve() as server:
+        messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+        assert (await server.chat(messages=messages, logprobs=False, top_logprobs=0)).status_code == 200
+
+
+@pytest.mark.parametrize(
     ("content", "code"),
-    [(b"{", "invalid_json"), (b"", "invalid_json"), (b"\xff", "invalid_json"), (b"[1]", "invalid_type")],
+    [
+        (b"{", "invalid_json"),
+        (b'{"model": "\\ud83d"', "invalid_json"),
+        (b"", "invalid_json"),
+        (b"\xff", "invalid_json"),
+        (b"[1]", "invalid_type"),
+    ],
 )
 async def test_what_is_no_json_object(serve: Serve, content: bytes, code: str) -> None:
     async with serve() as server:
@@ -125,12 +168,12 @@ async def test_a_model_that_is_not_served(serve: Serve) -> None:
 
 
 async def test_keys(serve: Serve) -> None:
-    async with serve(api_keys=("sk-one", "sk-two")) as server:
+    async with serve(api_keys=("sk-one", "sk-zwei-ü")) as server:
         for headers in (None, {"authorization": "Bearer sk-three"}, {"authorization": "sk-one"}):
             assert error_of(await server.chat(headers=headers), 401)["code"] == "invalid_api_key"
         assert error_of(await server.http.post("/tokenize", json={}), 401)
-        for key in ("sk-one", "sk-two"):
-            assert (await server.chat(headers={"authorization": f"Bearer {key}"})).status_code == 200
+        for key in ("sk-one", "sk-zwei-ü"):
+            assert (await server.chat(headers={"authorization": f"Bearer {key}".encode()})).status_code == 200
         for path in ("/health", "/metrics", "/version"):
             assert (await server.http.get(path)).status_code == 200
 

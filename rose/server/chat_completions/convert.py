@@ -70,7 +70,8 @@ def _message(message: ChatMessage, path: str) -> Message:
         content=_text(message.content, f"{path}.content"),
         reasoning=message.reasoning or message.reasoning_content,
         tool_calls=tuple(
-            ToolCall(call.id, call.function.name, call.function.arguments) for call in message.tool_calls or ()
+            ToolCall(call.id or "", call.function.name, call.function.arguments or "")
+            for call in message.tool_calls or ()
         ),
         tool_call_id=message.tool_call_id,
         name=message.name,
@@ -152,7 +153,7 @@ def _check_response_format(body: ChatCompletionRequest) -> None:
 
 
 def _sampling_params(body: ChatCompletionRequest) -> SamplingParams:
-    if body.top_logprobs is not None and not body.logprobs:
+    if body.top_logprobs and not body.logprobs:
         raise RequestError("top_logprobs needs logprobs to be true", param="top_logprobs", code="invalid_value")
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     given: dict[str, Any] = {

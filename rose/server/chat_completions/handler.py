@@ -12,15 +12,13 @@ from rose.server.chat_completions.schema import ChatCompletionRequest
 from rose.server.chat_completions.stream import stream_answer
 from rose.server.chat_completions.whole import whole_answer
 from rose.server.disconnect import ClientGone, unless_disconnected
-from rose.server.errors import model_not_found, parse_body
+from rose.server.errors import CLIENT_CLOSED_REQUEST, model_not_found, parse_body
 from rose.server.generation import Generator
 from rose.server.metrics import Metrics
 from rose.server.middleware import sound_request_id
 from rose.server.openapi import describe_body
 from rose.server.settings import ServerSettings
 from rose.server.sse import EventStreamResponse
-
-_CLIENT_CLOSED_REQUEST = 499  # nginx's number; nobody is there to read it
 
 
 class ChatCompletions:
@@ -69,7 +67,7 @@ class ChatCompletions:
         except RequestError as error:
             raise as_client_named_it(error, body) from None
         except ClientGone:
-            return Response(status_code=_CLIENT_CLOSED_REQUEST)
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
 
     async def _answer(self, request: Request, body: ChatCompletionRequest, headers: dict[str, str]) -> Response:
         settings, style = self._settings, self._style(body)

@@ -46,14 +46,14 @@ class FunctionCall(_Part):
     """The function and arguments of a call that the assistant made."""
 
     name: str
-    arguments: str = ""
+    arguments: str | None = None
 
 
 class AssistantToolCall(_Part):
     """A call in an assistant message's `tool_calls`."""
 
-    id: str = ""
-    type: Literal["function"] = "function"
+    id: str | None = None
+    type: Literal["function"] | None = None
     function: FunctionCall
 
 
