@@ -6,10 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from rose.kernels.moe_combine.op import moe_combine
+from rose.kernels.moe_fp8 import op as moe_fp8_op
 from rose.kernels.moe_routing.op import moe_routing
 from rose.kernels.swiglu.op import swiglu
 from rose.layers.linear import GroupedLinear, Linear
-from rose.layers.quant import QuantMethod, Unquantized
+from rose.layers.quant import Fp8Row, QuantMethod, Unquantized
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,23 @@ class MoE(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[num_tokens, hidden_size] -> the same shape."""
         experts_per_token = self.config.experts_per_token
-        routing = moe_routing(self.router(x), experts_per_token=experts_per_token)
+        router_logits = self.router(x)
+        if isinstance(self.gate_up.quant, Fp8Row) and self.gate_up.quant.round_activations:
+            gate_up, down = Fp8Row.weight(self.gate_up), Fp8Row.weight(self.down)
+            if moe_fp8_op.supports(x, gate_up, swiglu_limit=self.config.swiglu_limit):
+                return moe_fp8_op.moe_fp8(
+                    x,
+                    router_logits,
+                    gate_up,
+                    self.gate_up.bias,
+                    down,
+                    self.down.bias,
+                    experts_per_token=experts_per_token,
+                    swiglu_alpha=self.config.swiglu_alpha,
+                )
+        routing = moe_routing(router_logits, experts_per_token=experts_per_token)
         rows = x.index_select(0, routing.pair_order // experts_per_token)  # [num_tokens * k, hidden_size]
-        gate_up = self.gate_up(rows, routing.expert_offsets)
-        activated = swiglu(gate_up, alpha=self.config.swiglu_alpha, limit=self.config.swiglu_limit)
+        activated = swiglu(
+            self.gate_up(rows, routing.expert_offsets), alpha=self.config.swiglu_alpha, limit=self.config.swiglu_limit
+        )
         return moe_combine(self.down(activated, routing.expert_offsets), routing.expert_weights, routing.pair_order)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rose.kernels.grouped_gemm.op import grouped_gemm
+from rose.kernels.linear_fp8 import op as linear_fp8_op
 from rose.layers.parameter import ShardSpec, new_parameter
 from rose.layers.quant.product import linear_float32, linear_quantized
 from rose.numerics.format import Fp8BlockFormat, Fp8RowFormat
@@ -39,22 +40,26 @@ class Fp8Row:
         """Nothing to rearrange: the reference reads the parameters as they are."""
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
-        """Round x, expand the weight, multiply."""
-        return linear_quantized(self._round(x), self._weight(layer), bias)
+        """Round x and multiply: in FP8 where the hardware can, else with the weight expanded."""
+        weight = self.weight(layer)
+        if self.round_activations and linear_fp8_op.supports(x, weight):
+            return linear_fp8_op.linear_fp8(x, weight, bias)
+        return linear_quantized(self._round(x), weight, bias)
 
     def apply_float32(self, layer: nn.Module, x: Tensor) -> Tensor:
         """The same without bias, in float32."""
-        return linear_float32(self._round(x), self._weight(layer))
+        return linear_float32(self._round(x), self.weight(layer))
 
     def apply_grouped(self, layer: nn.Module, x: Tensor, expert_offsets: Tensor, bias: Tensor | None) -> Tensor:
         """Round x, then a product per expert; only the experts in use are expanded, one at a time."""
-        return grouped_gemm(self._round(x), self._weight(layer), expert_offsets, bias)
+        return grouped_gemm(self._round(x), self.weight(layer), expert_offsets, bias)
 
     def _round(self, x: Tensor) -> Tensor:
         return round_tokens(x) if self.round_activations else x
 
     @staticmethod
-    def _weight(layer: nn.Module) -> Fp8RowTensor:
+    def weight(layer: nn.Module) -> Fp8RowTensor:
+        """A layer's weight of this format."""
         return Fp8RowTensor(layer.get_parameter("weight"), layer.get_parameter("row_scales"))
 
 

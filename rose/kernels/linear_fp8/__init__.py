@@ -1,0 +1,1 @@
+"""A linear layer in FP8 with row scales: contract and backends."""

@@ -1,0 +1,50 @@
+"""A linear layer whose weight is FP8 with one scale per row, for activations rounded to FP8 with one scale per token.
+
+    y[t] = weight.scales * (weight.values @ r(x[t])) + bias            with r = `round_tokens`
+
+x: [num_tokens, in_features] bfloat16, contiguous. weight: values [out_features, in_features] float8_e4m3fn, contiguous,
+scales [out_features] float32. bias: [out_features] bfloat16, or None. Sizes are multiples of 16. Returns y:
+[num_tokens, out_features] bfloat16. Nothing is written in place. Sums are in float32 (Hopper's FP8 matrix units keep
+about 14 bits of each product's sum); scales and bias come after, and y is rounded once.
+Hardware: Hopper; no host synchronisation. The product is torch's row-scaled one (cuBLASLt or CUTLASS), measured as fast
+as our own here; the rounding is one Triton kernel.
+"""
+
+import torch
+from torch import Tensor
+
+from rose.kernels.contract import require, require_dtype, require_shape
+from rose.kernels.hopper import on_hopper
+from rose.numerics.fp8 import E4M3, Fp8RowTensor
+
+_OP = "linear_fp8"
+
+
+def supports(x: Tensor, weight: Fp8RowTensor) -> bool:
+    """Whether this op can run here; otherwise the weight is expanded and multiplied by the rounded activations."""
+    return on_hopper(x) and x.dtype == torch.bfloat16 and all(size % 16 == 0 for size in weight.shape)
+
+
+def linear_fp8(x: Tensor, weight: Fp8RowTensor, bias: Tensor | None) -> Tensor:
+    """Multiply; see the module's contract. Raises UnsupportedShape."""
+    out_features, in_features = weight.shape
+    require_shape(_OP, "x", x, (None, in_features))
+    require_dtype(_OP, "x", x, torch.bfloat16)
+    require_dtype(_OP, "weight", weight.values, E4M3)
+    require_shape(_OP, "scales", weight.scales, (out_features,))
+    require(x.is_contiguous() and weight.values.is_contiguous(), _OP, "x and weight must be contiguous")
+    require(out_features % 16 == 0 and in_features % 16 == 0, _OP, f"sizes must be multiples of 16, got {weight.shape}")
+    if x.shape[0] == 0:
+        return x.new_empty(0, out_features)
+    from rose.kernels.linear_fp8.round_tokens_triton import round_tokens_triton
+
+    values, scales = round_tokens_triton(x)
+    return torch._scaled_mm(
+        values,
+        weight.values.t(),
+        scales.unsqueeze(1),
+        weight.scales.unsqueeze(0),
+        bias=bias,
+        out_dtype=torch.bfloat16,
+        use_fast_accum=True,
+    )

@@ -1,0 +1,1 @@
+"""A whole mixture of FP8 experts: contract and backends."""
