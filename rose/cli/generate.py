@@ -17,7 +17,7 @@ from rose.log import setup_logging
 if TYPE_CHECKING:
     from rose.llm import Completion, Generation
 
-_ANY_TEXT = Parameter(allow_leading_hyphen=True)  # `-` is a file, and a prompt may be a list
+_ANY_TEXT = Parameter(allow_leading_hyphen=True, negative=())  # `-` is a file, and a prompt may be a list
 
 
 def generate(

@@ -4,7 +4,7 @@ import json
 import sys
 from collections import Counter
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import cyclopts
 from rich.console import Console
@@ -12,9 +12,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from rose.errors import CheckpointError
-from rose.weights.checkpoint import Checkpoint
-from rose.weights.inventory import Inventory, take_inventory
-from rose.weights.resolve import resolve_checkpoint
+
+if TYPE_CHECKING:
+    from rose.weights.checkpoint import Checkpoint
+    from rose.weights.inventory import Inventory
+
+# The imports inside the functions keep `rose --help` quick.
 
 
 def inspect(model: str, /, *, as_json: Annotated[bool, cyclopts.Parameter(name="--json", negative="")] = False) -> None:
@@ -28,6 +31,10 @@ def inspect(model: str, /, *, as_json: Annotated[bool, cyclopts.Parameter(name="
         Print one JSON object instead of tables.
 
     """
+    from rose.weights.checkpoint import Checkpoint
+    from rose.weights.inventory import take_inventory
+    from rose.weights.resolve import resolve_checkpoint
+
     checkpoint = Checkpoint(resolve_checkpoint(model))
     inventory = take_inventory(checkpoint)
     report = _report(checkpoint, inventory)
@@ -39,7 +46,7 @@ def inspect(model: str, /, *, as_json: Annotated[bool, cyclopts.Parameter(name="
         raise CheckpointError(f"{checkpoint.folder} cannot be loaded: {len(inventory.problems)} problem(s), see above")
 
 
-def _report(checkpoint: Checkpoint, inventory: Inventory) -> dict[str, Any]:
+def _report(checkpoint: "Checkpoint", inventory: "Inventory") -> dict[str, Any]:
     bytes_of_dtype: Counter[str] = Counter()
     for entry in inventory.entries:
         bytes_of_dtype[entry.tensor.dtype] += entry.tensor.num_bytes

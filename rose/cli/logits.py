@@ -2,16 +2,17 @@
 
 import json
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
-import torch
+from typing import TYPE_CHECKING, Any, Literal
 
 from rose.cli.load_progress import load_progress
 from rose.errors import ConfigError, ContextLengthExceeded, RequestError
-from rose.layers.single_request import SingleRequestCache
-from rose.models.base import CausalLM
-from rose.weights.loader import load_model
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from rose.models.base import CausalLM
+
+# The imports inside the functions keep `rose --help` quick, and a mistake in the input is told before them.
 
 # Rows whose logits are held at a time: with a vocabulary of 200 000 these are 200 MB.
 _LOGIT_ROWS = 256
@@ -47,6 +48,12 @@ def logits(
     if chunk < 1:
         raise ConfigError(f"--chunk must be at least 1, got {chunk}")
     token_ids = _read_token_ids(tokens)
+
+    import numpy as np
+    import torch
+
+    from rose.weights.loader import load_model
+
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     elif device == "cuda" and not torch.cuda.is_available():
@@ -62,7 +69,9 @@ def logits(
     rows.flush()
 
 
-def _write_logits(model: CausalLM, token_ids: list[int], rows: np.ndarray[Any, Any], chunk: int) -> None:
+def _write_logits(model: "CausalLM", token_ids: list[int], rows: "np.ndarray[Any, Any]", chunk: int) -> None:
+    from rose.layers.single_request import SingleRequestCache
+
     cache = SingleRequestCache(model.attention_specs, len(token_ids), device=model.device, dtype=model.dtype)
     for start in range(0, len(token_ids), chunk):
         hidden = model.forward(cache.batch(token_ids[start : start + chunk]))
@@ -82,7 +91,7 @@ def _read_token_ids(path: Path) -> list[int]:
     return token_ids
 
 
-def _check_token_ids(token_ids: list[int], model: CausalLM) -> None:
+def _check_token_ids(token_ids: list[int], model: "CausalLM") -> None:
     for index, token_id in enumerate(token_ids):
         if not 0 <= token_id < model.vocab_size:
             message = f"token id {token_id} at {index} is not in the vocabulary, 0 ... {model.vocab_size - 1}"

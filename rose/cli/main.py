@@ -34,9 +34,12 @@ def main() -> None:
     prepare_streams()
     try:
         try:
-            app()
+            _run(sys.argv[1:])
         finally:
             sys.stdout.flush()
+    except cyclopts.CycloptsError as error:
+        print(f"rose: error: {_usage_error(error)}", file=sys.stderr)
+        sys.exit(2)
     except RoseError as error:
         print(f"rose: error: {error}", file=sys.stderr)
         sys.exit(2)
@@ -51,6 +54,26 @@ def main() -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _run(arguments: list[str]) -> None:
+    if arguments[:1] in ([], ["--help"], ["-h"]):
+        app.resolved_commands()  # a command has its line in the list only once it is imported
+    app(arguments, print_error=False, exit_on_error=False)
+
+
+def _usage_error(error: cyclopts.CycloptsError) -> str:
+    message = str(error)
+    match error:
+        case cyclopts.MissingArgumentError(keyword=None, argument=cyclopts.Argument() as argument):
+            positional = argument.field_info.is_positional
+            message = f"{argument.name.lstrip('-').upper() if positional else argument.name} is missing."
+        case cyclopts.MissingArgumentError(keyword=str(keyword)):
+            message = f"{keyword} needs a value."
+        case cyclopts.UnusedCliTokensError(unused_tokens=[*tokens]):
+            message = f"Unexpected: {' '.join(tokens)}."
+    message = message if message.endswith((".", "?")) else f"{message}."
+    return f"{message} See `{' '.join(['rose', *(error.command_chain or ())])} --help`."
 
 
 if __name__ == "__main__":

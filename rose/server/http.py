@@ -24,6 +24,8 @@ def bind(host: str, port: int, uds: Path | None = None) -> socket.socket:
 
     Raises `ConfigError` if the address cannot be had.
     """
+    if not 0 <= port <= 65535:  # the system would take another one, modulo 65536
+        raise ConfigError(f"--port must be from 0 to 65535, not {port}")
     try:
         return _bind_path(uds) if uds is not None else _bind_address(host, port)
     except OSError as error:
