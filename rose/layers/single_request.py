@@ -29,7 +29,8 @@ class SingleRequestCache:
         self._caches: list[tuple[Tensor, Tensor]] = []
         for spec in specs:
             shape = (num_blocks, block_size, spec.num_kv_heads, spec.head_dim)
-            key, value = (torch.empty(shape, dtype=dtype, device=device) for _ in range(2))
+            # Zeros: a fast kernel may multiply what was never written by zero, and 0 x NaN is NaN.
+            key, value = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
             self._caches.append((key, value))
 
     def batch(self, token_ids: list[int]) -> ForwardBatch:
