@@ -20,7 +20,7 @@ from rose.layers.attention import Attention
 from rose.plan.machine import MachineRates
 from rose.plan.roofline import OpWork, StepWork
 
-# Which operation of `rose.plan.roofline` a module's kernels do; work outside the layers is the logits and the sampling.
+# Which operation of `rose.plan.roofline` a module's kernels do; other modules keep their own names.
 _OPERATION_OF_LABEL = {
     "attn.qkv": "projections",
     "attn.out": "projections",
@@ -30,9 +30,12 @@ _OPERATION_OF_LABEL = {
     "mlp.gate_up": "experts",
     "mlp.down": "experts",
     "mlp": "routing, activation, combine",
-    "": "logits and sampling",
+    "attn_norm": "norms and residuals",
+    "mlp_norm": "norms and residuals",
+    "norm": "norms and residuals",
+    "block": "norms and residuals",
+    "": "sampling and the rest",
 }
-_FLOOR_OF_OPERATION = {"logits and sampling": "unembedding"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,7 @@ def make_profile(
 
     def line(name: str, operation: str, group: list[Work]) -> Line:
         time_us = sum(item.duration_us for item in group)
-        op = operations.get(_FLOOR_OF_OPERATION.get(operation, operation))
+        op = operations.get(operation)
         achieved = _achieved(op, rates, time_of[operation]) if op else (None, None, None)
         return Line(name, operation, len(group) / num_steps, time_us / num_steps, time_us / total_us, *achieved)
 

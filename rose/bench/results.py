@@ -70,6 +70,7 @@ class Result:
     point: what was varied (length, batch, context, rate ...). metrics: what was measured; names end in their unit.
     routing, floor, ceilings: see `rose.bench.routing`, `rose.bench.floor`, `rose.bench.ceilings`; None if not known.
     machine: see `rose.bench.machine`. command: repeats the measurement. date: UTC, ISO 8601.
+    sweep_point: which point of a sweep it is, see `rose.bench.grid`.
     """
 
     kind: Kind
@@ -85,6 +86,7 @@ class Result:
     seed: int = 0
     command: str = ""
     date: str = ""
+    sweep_point: str | None = None
 
     @property
     def is_quotable(self) -> bool:

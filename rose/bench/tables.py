@@ -30,9 +30,9 @@ class Column:
         return None if value is None or math.isnan(value) else value
 
 
-def seconds(value: float) -> str:
-    """Three digits: 0.121, 4.82, 23.9."""
-    return f"{value:.3f}" if value < 1 else f"{value:.3g}"
+def three_digits(value: float) -> str:
+    """0.121, 4.80, 23.9, 142."""
+    return f"{value:.3f}" if value < 1 else f"{value:#.3g}" if value < 100 else f"{value:.0f}"
 
 
 def milliseconds(value: float) -> str:
@@ -58,7 +58,7 @@ def times(value: float) -> str:
 
 
 PREFILL_CELL = (
-    Column("s", "ttft_s", seconds, min),
+    Column("s", "ttft_s", three_digits, min),
     Column("$/M in", "usd_per_million_input_tokens", dollars, min),
 )
 DECODE_CELL = (
@@ -66,9 +66,9 @@ DECODE_CELL = (
     Column("$/M out", "usd_per_million_output_tokens", dollars, min),
 )
 PREFILL_DETAILS = (
-    Column("TTFT s", "ttft_s", seconds),
-    Column("min", "ttft_min_s", seconds),
-    Column("max", "ttft_max_s", seconds),
+    Column("TTFT s", "ttft_s", three_digits),
+    Column("min", "ttft_min_s", three_digits),
+    Column("max", "ttft_max_s", three_digits),
     Column("tok/s", "input_tokens_per_s", whole),
     Column("$/M in", "usd_per_million_input_tokens", dollars),
 )

@@ -14,6 +14,7 @@ from rose.errors import ConfigError
 from rose.log import setup_logging
 
 if TYPE_CHECKING:
+    from rose.bench.grid import Point
     from rose.bench.points import Measured
     from rose.bench.results import Result
     from rose.bench.session import Session
@@ -168,6 +169,80 @@ def ceilings(*, device: str = "auto", out: Path | None = None, revision: str | N
             date=utc_now(),
         )
         append_results(out, [result])
+
+
+@app.command
+def sweep(
+    config: Path,
+    /,
+    *,
+    dry_run: Annotated[bool, Parameter(negative=())] = False,
+    retry_failed: Annotated[bool, Parameter(negative=())] = False,
+) -> None:
+    """Measure a grid of points, each in a process of its own, and go on where an earlier run of it stopped.
+
+    Parameters
+    ----------
+    config
+        A TOML file; docs/benchmarks.md describes it.
+    dry_run
+        Print the points and what would be done, and measure nothing.
+    retry_failed
+        Measure points again that failed or did not fit.
+    """
+    from rose.bench.grid import read_sweep
+    from rose.bench.sweep import plan_sweep, run_sweep
+
+    setup_logging("bench", level="WARNING")
+    grid = read_sweep(config)
+    todo = plan_sweep(grid, retry_failed=retry_failed)
+    print(f"{len(grid.points)} points, {len(todo.done)} done, {len(todo.left)} to do; rows in {grid.out}")
+    if dry_run:
+        for point in grid.points:
+            print(f"{'done ' if point in todo.done else 'to do'}  {point.command}")
+        return
+
+    def tell(point: "Point", result: "Result") -> None:
+        reason = f": {result.reason}" if result.reason else ""
+        print(f"{result.status}  {point.command}{reason}", flush=True)
+
+    run_sweep(grid, retry_failed=retry_failed, on_result=tell)
+
+
+@app.command
+def report(
+    *results: Path,
+    out: Path | None = None,
+    plots: bool = True,
+) -> None:
+    """Make tables and plots of results.
+
+    Parameters
+    ----------
+    results
+        Files of JSON lines, as --out and sweeps write them.
+    out
+        A folder for report.md and the pictures; without it the report is printed, and nothing is drawn.
+    plots
+        Draw pictures; needs matplotlib.
+    """
+    from rose.bench.plots import write_plots
+    from rose.bench.report import report as make_report
+    from rose.bench.results import read_results
+
+    if not results:
+        raise ConfigError("name one or more files of results")
+    rows = read_results(results)
+    if out is None:
+        print(make_report(rows))
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        pictures = write_plots(rows, out) if plots else []
+        (out / "report.md").write_text(make_report(rows, [path.name for path in pictures]), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write the report: {error}") from error
+    print(out / "report.md")
 
 
 def _start(model: str, engine: BenchEngineFlags | None, output: BenchOutputFlags | None, **options: int) -> "Session":
