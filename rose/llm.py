@@ -62,7 +62,7 @@ class LLM:
 
         config = EngineConfig(model=model, **options)
         self._core = build_core(config, progress)
-        self._tokenizer = _find_tokenizer(model) if config.load_format == "auto" else None
+        self._tokenizer = _find_tokenizer(model, config.load_format)
         self._ids = itertools.count()
         self._is_closed = False
 
@@ -133,11 +133,13 @@ class LLM:
         return self._tokenizer.encode(text)
 
 
-def _find_tokenizer(model: str) -> "Tokenizer":
+def _find_tokenizer(model: str, load_format: str) -> "Tokenizer | None":
     from rose.chat.tokenizer import load_tokenizer
-    from rose.weights.resolve import resolve_checkpoint
+    from rose.weights.resolve import resolve_tokenizer
 
-    return load_tokenizer(resolve_checkpoint(model))
+    if load_format not in ("auto", "dummy"):
+        return None  # only the loader knows the model
+    return load_tokenizer(resolve_tokenizer(model, load_format))
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

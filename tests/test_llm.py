@@ -30,7 +30,7 @@ def llm(monkeypatch: pytest.MonkeyPatch) -> LLM:
         return FakeModel()
 
     monkeypatch.setattr("rose.engine.worker.worker.load_model", load)
-    monkeypatch.setattr("rose.llm._find_tokenizer", lambda model: LetterTokenizer())
+    monkeypatch.setattr("rose.llm._find_tokenizer", lambda *_: LetterTokenizer())
     return LLM("fake", device="cpu")
 
 

@@ -44,7 +44,7 @@ def serve(
     from uvicorn.loops.auto import auto_loop_factory
 
     from rose.server.http import bind, log_through
-    from rose.weights.resolve import resolve_checkpoint
+    from rose.weights.resolve import resolve_tokenizer
 
     del compatible
     setup_logging("server")
@@ -53,8 +53,9 @@ def serve(
     settings = server_settings(model, server, api or ApiFlags())
     config = engine_config(model, engine or EngineFlags())
     with contextlib.closing(bind(server.host, server.port, server.uds)) as listener:
-        folder = resolve_checkpoint(model)
-        config = dataclasses.replace(config, model=str(folder))
+        folder = resolve_tokenizer(model, config.load_format)
+        if config.load_format == "auto":  # made-up weights have no folder
+            config = dataclasses.replace(config, model=str(folder))
         with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
             try:
                 runner.run(_serve(folder, config, settings, listener, server.shutdown_timeout))
@@ -107,6 +108,9 @@ def engine_config(model: str, flags: EngineFlags) -> "EngineConfig":
         enable_prefix_caching=flags.enable_prefix_caching,
         tensor_parallel_size=flags.tensor_parallel_size,
         seed=flags.seed,
+        experts=flags.experts,
+        dense=flags.dense,
+        load_format=flags.load_format,
         num_threads=flags.num_threads,
     )
 

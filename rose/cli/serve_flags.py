@@ -145,6 +145,21 @@ class EngineFlags:
         ),
     ] = 1
     seed: Annotated[int | None, Parameter(group=_ENGINE, help="Seed of requests that bring none.")] = None
+    experts: Annotated[
+        Literal["auto", "mxfp4", "fp8", "fp8-block", "bf16"],
+        Parameter(group=_ENGINE, help="Format of the experts' weights; auto is as stored."),
+    ] = "auto"
+    dense: Annotated[
+        Literal["auto", "bf16", "fp8", "fp8-block"],
+        Parameter(group=_ENGINE, help="Format of attention's weights and the unembedding's; auto is as stored."),
+    ] = "auto"
+    load_format: Annotated[
+        Literal["auto", "dummy"],
+        Parameter(
+            group=_ENGINE,
+            help="dummy makes up weights of the model's shape on the device; gpt-oss-20b and -120b need no file.",
+        ),
+    ] = "auto"
     num_threads: Annotated[
         int | None,
         Parameter(

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from rose.errors import ConfigError
 
 DEVICES = ("auto", "cpu", "cuda")
+DENSE_FORMATS = ("auto", "bf16", "fp8", "fp8-block")
+EXPERT_FORMATS = (*DENSE_FORMATS, "mxfp4")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -28,8 +30,11 @@ class EngineConfig:
     seed: of the random numbers that requests without a seed of their own are given; None draws one.
     num_threads: CPU threads that compute, of the whole process, when the device is a CPU; None leaves it to
     `OMP_NUM_THREADS` where that is set, and else takes one for a small model and torch's own choice for others.
-    load_format: `auto` reads the checkpoint; `package.module:function` calls a loader of your own with the arguments
-    of `rose.weights.loader.load_model`.
+    load_format: `auto` reads the checkpoint; `dummy` makes up weights of the model's shape on the device, and needs no
+    file for gpt-oss-20b and gpt-oss-120b; `package.module:function` calls a loader of your own with the arguments of
+    `rose.weights.loader.load_model`.
+    experts, dense: the formats of the experts' weights and of attention's and the unembedding's: `auto`, `bf16`,
+    `fp8`, `fp8-block`, and `mxfp4` for experts. What is stored otherwise is converted while loading.
     """
 
     model: str
@@ -47,6 +52,8 @@ class EngineConfig:
     seed: int | None = None
     num_threads: int | None = None
     load_format: str = "auto"
+    experts: str = "auto"
+    dense: str = "auto"
 
     def __post_init__(self) -> None:
         self._check_choices()
@@ -66,8 +73,12 @@ class EngineConfig:
             raise ConfigError(f"device must be auto, cpu, cuda or cuda:<n>, not {self.device!r}")
         if self.dtype not in DTYPES:
             raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
-        if self.load_format != "auto" and ":" not in self.load_format:
-            raise ConfigError(f"load_format must be auto or package.module:function, not {self.load_format!r}")
+        if self.load_format not in ("auto", "dummy") and ":" not in self.load_format:
+            raise ConfigError(f"load_format must be auto, dummy or package.module:function, not {self.load_format!r}")
+        if self.experts not in EXPERT_FORMATS:
+            raise ConfigError(f"experts must be one of {', '.join(EXPERT_FORMATS)}, not {self.experts!r}")
+        if self.dense not in DENSE_FORMATS:
+            raise ConfigError(f"dense must be one of {', '.join(DENSE_FORMATS)}, not {self.dense!r}")
         if self.tensor_parallel_size != 1:
             raise ConfigError(f"tensor_parallel_size must be 1 for now, not {self.tensor_parallel_size}")
 

@@ -22,6 +22,7 @@ from rose.weights.jobs import Job, cut_into_jobs
 from rose.weights.ledger import find_problems
 from rose.weights.resolve import resolve_checkpoint
 from rose.weights.source import LoadTimes, WeightSource
+from rose.weights.synthetic import synthetic_source
 
 logger = get_logger(__name__)
 
@@ -58,6 +59,23 @@ def load_model(
     checkpoint = Checkpoint(resolve_checkpoint(name))
     return load_from(
         checkpoint, device=device, dtype=dtype, parallel=parallel, experts=experts, dense=dense, progress=progress
+    )
+
+
+def load_dummy(
+    name: str | Path,
+    *,
+    device: torch.device | str,
+    dtype: torch.dtype,
+    parallel: ParallelConfig | None = None,
+    experts: FormatChoice = "auto",
+    dense: FormatChoice = "auto",
+    progress: Progress | None = None,
+) -> CausalLM:
+    """`load_model` with made-up weights, drawn on `device`; see `synthetic_source` for `name`."""
+    source = synthetic_source(str(name))
+    return load_from(
+        source, device=device, dtype=dtype, parallel=parallel, experts=experts, dense=dense, progress=progress
     )
 
 

@@ -4,6 +4,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from rose.errors import CheckpointError
+from rose.models.gpt_oss.published import is_published
 
 # Folders of the published repositories that hold the same weights once more, in other layouts.
 _DUPLICATE_FOLDERS = ["original/*", "metal/*"]
@@ -27,6 +28,17 @@ def resolve_checkpoint(name: str | Path) -> Path:
     if isinstance(name, str) and name.count("/") == 1 and not name.startswith((".", "/", "~")):
         return _download(name)
     raise CheckpointError(f"no checkpoint at {path}: not a folder, a bundled name or a Hub repository `owner/name`")
+
+
+def resolve_tokenizer(name: str | Path, load_format: str) -> Path:
+    """The folder with a model's tokenizer: the checkpoint's own.
+
+    Made-up weights of a published shape (`load_format` dummy) come without one, and speak with rose-demo's, whose ids
+    are the first of theirs. Raises CheckpointError.
+    """
+    if load_format == "dummy" and is_published(str(name)):
+        return resolve_checkpoint("rose-demo")
+    return resolve_checkpoint(name)
 
 
 def _download(repository: str) -> Path:

@@ -21,7 +21,7 @@ from rose.engine.worker.model_runner import ModelRunner
 from rose.errors import ConfigError
 from rose.log import get_logger
 from rose.models.base import CausalLM
-from rose.weights.loader import load_model
+from rose.weights.loader import load_dummy, load_model
 
 logger = get_logger(__name__)
 
@@ -133,8 +133,11 @@ def build_worker(config: EngineConfig, progress: Progress | None = None) -> Work
     """
     start = time.monotonic()
     device = _resolve_device(config.device)
-    load = load_model if config.load_format == "auto" else _find_loader(config.load_format)
-    model = load(config.model, device=device, dtype=_resolve_dtype(config.dtype, device), progress=progress)
+    load = _find_loader(config.load_format)
+    # A loader of one's own need not know formats.
+    formats = {name: getattr(config, name) for name in ("experts", "dense") if getattr(config, name) != "auto"}
+    dtype = _resolve_dtype(config.dtype, device)
+    model = load(config.model, device=device, dtype=dtype, progress=progress, **formats)
     return Worker(config, model, load_time_s=time.monotonic() - start)
 
 
@@ -179,6 +182,10 @@ def _choose_num_threads(wanted: int | None, num_parameters: int) -> int:
 
 
 def _find_loader(name: str) -> Callable[..., CausalLM]:
+    if name == "auto":
+        return load_model
+    if name == "dummy":
+        return load_dummy
     module, _, function = name.partition(":")
     try:
         loader: Callable[..., CausalLM] = getattr(importlib.import_module(module), function)
