@@ -1,7 +1,8 @@
 """The KV cache's memory, and each layer's share of it."""
 
 import math
-import os
+import re
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from rose.engine.kv_cache.plan import GIB
 from rose.engine.kv_cache.spec import KVCacheSpec
 from rose.layers.forward_batch import LayerKV
 
+_MEMINFO = Path("/proc/meminfo")
 _CPU_SHARE = 0.25
 _CPU_LIMIT_BYTES = 4 * GIB
 
@@ -55,15 +57,20 @@ def available_kv_bytes(config: EngineConfig, device: torch.device, *, activation
     """Memory for the KV cache, with the model already loaded.
 
     On a GPU: what `gpu_memory_utilization` leaves after all that is in use, here or by other processes, and
-    `activation_bytes`. On a CPU: a quarter of the free memory, at most 4 GiB.
+    `activation_bytes`. On a CPU: a quarter of the available memory, at most 4 GiB.
     """
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         # Blocks that torch keeps for reuse are free to us, though not to the driver.
         free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(total * config.gpu_memory_utilization) - (total - free) - activation_bytes
+    return min(int(_available_memory_bytes() * _CPU_SHARE), _CPU_LIMIT_BYTES)
+
+
+def _available_memory_bytes() -> int:
+    """Of the whole machine, with what the page cache would give back: on a machine that reads files, most of it."""
     try:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):  # not every system tells
-        free = _CPU_LIMIT_BYTES
-    return min(int(free * _CPU_SHARE), _CPU_LIMIT_BYTES)
+        found = re.search(r"^MemAvailable:\s+(\d+) kB$", _MEMINFO.read_text(), re.MULTILINE)
+    except OSError:  # not every system tells
+        found = None
+    return int(found[1]) * 1024 if found else _CPU_LIMIT_BYTES
