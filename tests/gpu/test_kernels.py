@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rose.kernels.kv_write.op import kv_write_
-from rose.kernels.linear_fp8.op import linear_fp8
+from rose.kernels.linear_fp8.op import linear_fp8, linear_fp8_float32
 from rose.kernels.moe_fp8.op import moe_fp8
 from rose.kernels.moe_fp8.reference import moe_fp8_reference
 from rose.kernels.paged_attention.op import paged_attention
@@ -172,6 +172,13 @@ def test_linear_fp8(num_tokens: int) -> None:
     x, weight, bias = normal(num_tokens, 2880), encode_rows(normal(5120, 2880, scale=0.02)), normal(5120)
     expected = round_tokens(x.float()) @ weight.dequantize(torch.float32).t() + bias.float()
     assert_near(twice(lambda: linear_fp8(x, weight, bias)), expected, 0.003)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 33])
+def test_linear_fp8_of_few_rows_in_float32(num_tokens: int) -> None:
+    x, weight = normal(num_tokens, 2880), encode_rows(normal(20112, 2880, scale=0.02))
+    expected = round_tokens(x.float()) @ weight.dequantize(torch.float32).t()
+    assert_near(twice(lambda: linear_fp8_float32(x, weight)), expected, 0.001)
 
 
 @pytest.mark.parametrize("num_experts", [32, 128])

@@ -2,6 +2,8 @@
 
     y[t] = weight.scales * (weight.values @ r(x[t])) + bias            with r = `round_tokens`
 
+`linear_fp8_float32` is the same without bias and without rounding y.
+
 x: [num_tokens, in_features] bfloat16, contiguous. weight: values [out_features, in_features] float8_e4m3fn, contiguous,
 scales [out_features] float32. bias: [out_features] bfloat16, or None. Sizes are multiples of 16. Returns y:
 [num_tokens, out_features] bfloat16. Nothing is written in place. Sums are in float32 (Hopper's FP8 matrix units keep
@@ -27,15 +29,9 @@ def supports(x: Tensor, weight: Fp8RowTensor) -> bool:
 
 def linear_fp8(x: Tensor, weight: Fp8RowTensor, bias: Tensor | None) -> Tensor:
     """Multiply; see the module's contract. Raises UnsupportedShape."""
-    out_features, in_features = weight.shape
-    require_shape(_OP, "x", x, (None, in_features))
-    require_dtype(_OP, "x", x, torch.bfloat16)
-    require_dtype(_OP, "weight", weight.values, E4M3)
-    require_shape(_OP, "scales", weight.scales, (out_features,))
-    require(x.is_contiguous() and weight.values.is_contiguous(), _OP, "x and weight must be contiguous")
-    require(out_features % 16 == 0 and in_features % 16 == 0, _OP, f"sizes must be multiples of 16, got {weight.shape}")
+    _check(x, weight)
     if x.shape[0] == 0:
-        return x.new_empty(0, out_features)
+        return x.new_empty(0, weight.shape[0])
     from rose.kernels.linear_fp8.round_tokens_triton import round_tokens_triton
 
     values, scales = round_tokens_triton(x)
@@ -48,3 +44,24 @@ def linear_fp8(x: Tensor, weight: Fp8RowTensor, bias: Tensor | None) -> Tensor:
         out_dtype=torch.bfloat16,
         use_fast_accum=True,
     )
+
+
+def linear_fp8_float32(x: Tensor, weight: Fp8RowTensor) -> Tensor:
+    """Multiply few rows: [num_tokens, out_features] float32. Raises UnsupportedShape."""
+    _check(x, weight)
+    if x.shape[0] == 0:
+        return x.new_empty(0, weight.shape[0], dtype=torch.float32)
+    from rose.kernels.linear_fp8.few_rows_triton import few_rows_triton
+    from rose.kernels.linear_fp8.round_tokens_triton import round_tokens_triton
+
+    return few_rows_triton(*round_tokens_triton(x), weight)
+
+
+def _check(x: Tensor, weight: Fp8RowTensor) -> None:
+    out_features, in_features = weight.shape
+    require_shape(_OP, "x", x, (None, in_features))
+    require_dtype(_OP, "x", x, torch.bfloat16)
+    require_dtype(_OP, "weight", weight.values, E4M3)
+    require_shape(_OP, "scales", weight.scales, (out_features,))
+    require(x.is_contiguous() and weight.values.is_contiguous(), _OP, "x and weight must be contiguous")
+    require(out_features % 16 == 0 and in_features % 16 == 0, _OP, f"sizes must be multiples of 16, got {weight.shape}")

@@ -48,7 +48,10 @@ class Fp8Row:
 
     def apply_float32(self, layer: nn.Module, x: Tensor) -> Tensor:
         """The same without bias, in float32."""
-        return linear_float32(self._round(x), self.weight(layer))
+        weight = self.weight(layer)
+        if self.round_activations and linear_fp8_op.supports(x, weight):
+            return linear_fp8_op.linear_fp8_float32(x, weight)
+        return linear_float32(self._round(x), weight)
 
     def apply_grouped(self, layer: nn.Module, x: Tensor, expert_offsets: Tensor, bias: Tensor | None) -> Tensor:
         """Round x, then a product per expert; only the experts in use are expanded, one at a time."""
