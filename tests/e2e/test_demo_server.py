@@ -72,16 +72,21 @@ def test_a_stream_says_the_same(client: OpenAI) -> None:
 
 def test_a_tool_call_round_trip(client: OpenAI) -> None:
     question = {"role": "user", "content": "What is the weather in Paris?"}
-    first = ask(client, "", messages=[question], tools=[WEATHER]).choices[0]
+    stream = client.chat.completions.stream(model="rose-demo", messages=[question], tools=[WEATHER], temperature=0)
+    with stream as events:
+        first = events.get_final_completion().choices[0]
     assert first.finish_reason == "tool_calls"
     (call,) = first.message.tool_calls
     assert call.function.name == "get_weather"
     assert json.loads(call.function.arguments) == {"city": "Paris"}
-    turn = first.message.model_dump(exclude_none=True)
+    turn = first.message.model_dump(exclude_none=True, include={"role", "content", "reasoning", "tool_calls"})
     result = {"role": "tool", "tool_call_id": call.id, "content": '{"temperature": 21, "sky": "clear"}'}
-    second = ask(client, "", messages=[question, turn, result], tools=[WEATHER]).choices[0]
-    assert second.finish_reason == "stop"
-    assert second.message.content
+    content, reason = "", None
+    for chunk in ask(client, "", messages=[question, turn, result], tools=[WEATHER], stream=True):
+        content += chunk.choices[0].delta.content or ""
+        reason = chunk.choices[0].finish_reason or reason
+    assert reason == "stop"
+    assert "21" in content
 
 
 def test_what_cannot_be_served_is_a_clear_error(client: OpenAI, server: ServerProcess) -> None:
