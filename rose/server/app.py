@@ -7,6 +7,7 @@ from rose import __version__
 from rose.chat.format import ChatFormat
 from rose.chat.tokenizer import Tokenizer
 from rose.engine.client import EngineClient
+from rose.errors import CheckpointError
 from rose.server.admin import Admin
 from rose.server.chat_completions.fields import IGNORED_FIELDS_HEADER
 from rose.server.chat_completions.handler import ChatCompletions
@@ -22,7 +23,15 @@ from rose.server.settings import ServerSettings
 def create_app(
     engine: EngineClient, chat_format: ChatFormat, tokenizer: Tokenizer, settings: ServerSettings
 ) -> FastAPI:
-    """The application in front of a running engine. It does not close the engine."""
+    """The application in front of a running engine. It does not close the engine.
+
+    Raises `CheckpointError` for a tokenizer with more tokens than the engine's model has.
+    """
+    if tokenizer.vocab_size > engine.info.vocab_size:
+        raise CheckpointError(
+            f"{tokenizer.source} has ids up to {tokenizer.vocab_size - 1}, "
+            f"but the model's vocabulary ends at {engine.info.vocab_size - 1}: they do not belong together"
+        )
     metrics = Metrics(engine, settings.served_model_names[0], vllm_names=settings.vllm_metrics)
     generator = Generator(engine, chat_format, metrics)
     app = FastAPI(title="rose", version=__version__, root_path=settings.root_path, redoc_url=None)

@@ -65,6 +65,7 @@ class HttpServer(uvicorn.Server):
                 app,
                 log_config=None,
                 access_log=False,
+                lifespan="off",
                 timeout_keep_alive=_KEEP_ALIVE_S,
                 timeout_graceful_shutdown=round(grace_s + 10),
             )

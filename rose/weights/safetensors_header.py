@@ -65,7 +65,7 @@ def read_header(path: Path) -> list[TensorInfo]:
             (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\xff"))
             if length > min(_MAX_HEADER_BYTES, file_bytes - 8):
                 raise ValueError(f"its header cannot be {length} bytes long, the file has {file_bytes}")
-            header = json.loads(file.read(length), object_pairs_hook=_without_duplicates)
+            header = json.loads(file.read(length).decode(), object_pairs_hook=_without_duplicates)
         if not isinstance(header, dict):
             raise ValueError("its header is not a JSON object")
         header.pop("__metadata__", None)
@@ -73,7 +73,7 @@ def read_header(path: Path) -> list[TensorInfo]:
         infos = [_read_entry(name, entry, path, data_start) for name, entry in header.items()]
         infos.sort(key=lambda info: (info.offset, info.num_bytes))
         _check_layout(infos, data_start, file_bytes)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not a sound safetensors file: {error}") from error
     return infos
 

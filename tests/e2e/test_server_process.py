@@ -61,6 +61,20 @@ def test_ctrl_c_ends_it(checkpoint: Path) -> None:
     assert not any("Traceback" in line for line in server.log)
 
 
+def test_a_second_ctrl_c_waits_for_nothing(checkpoint: Path) -> None:
+    with ServerProcess(str(checkpoint)) as server:
+        (engine_pid,) = server.engine_pids()
+        endless = body(stream=True, ignore_eos=True)
+        with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=endless) as stream:
+            next(stream.iter_lines())
+            server.signal(signal.SIGINT)
+            time.sleep(0.3)
+            server.signal(signal.SIGINT)
+            assert server.wait() == 0
+        assert not is_running(engine_pid)
+    assert not any("Traceback" in line for line in server.log)
+
+
 def test_a_killed_engine_is_told_to_clients_and_probes(checkpoint: Path) -> None:
     with ServerProcess(str(checkpoint)) as server:
         (engine_pid,) = server.engine_pids()

@@ -4,8 +4,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rose import __version__
-from rose.chat.tokenizer import Tokenizer
+from rose.chat.registry import get_format
+from rose.chat.tokenizer import Tokenizer, as_tokenizer
+from rose.errors import CheckpointError
+from rose.server.app import create_app
 from rose.server.metrics import MAX_FIELD_LABELS
+from rose.server.settings import ServerSettings
+from tests.chat.tokenizers_for_tests import tiny_tokenizer
+from tests.fakes import FakeEngine
 from tests.server.conftest import MODEL, Serve
 
 pytestmark = pytest.mark.anyio
@@ -154,3 +160,13 @@ async def test_cross_origin_requests(serve: Serve) -> None:
         refused = await server.chat(headers={"origin": "http://here"})
         assert refused.status_code == 401
         assert refused.headers["access-control-allow-origin"] == "http://here", "the page must see why"
+
+
+def test_a_tokenizer_of_another_model_is_refused(tokenizer: Tokenizer) -> None:
+    """Its ids would be refused with every prompt, as if that were the client's fault."""
+    engine = FakeEngine(lambda _: [])
+    backend = tiny_tokenizer()
+    backend.add_tokens([f"extra{i}" for i in range(engine.info.vocab_size + 1 - tokenizer.vocab_size)])
+    large = as_tokenizer(backend)
+    with pytest.raises(CheckpointError, match="do not belong together"):
+        create_app(engine, get_format("harmony", large), large, ServerSettings(served_model_names=("x",)))

@@ -1,6 +1,7 @@
 """Files that are missing, damaged or contradict each other: each a CheckpointError that says where to look."""
 
 import json
+import struct
 
 import pytest
 import torch
@@ -65,11 +66,24 @@ def test_no_config(single):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("{", "not readable JSON"), ("[1]", "must hold a JSON object, not list"), ("\xff", "JSON")]
+    ("text", "message"),
+    [
+        ("{", "not readable JSON"),
+        ("[1]", "must hold a JSON object, not list"),
+        ("\xff", "JSON"),
+        ('{"a":' * 100_000, "not readable JSON"),
+    ],
 )
 def test_broken_config(single, text, message):
     (single / "config.json").write_bytes(text.encode("latin-1"))
     assert_refused(single, "config.json", message)
+
+
+@pytest.mark.parametrize("header", [b'{"a":' * 100_000, b"[]", b"\0\0\0{\0\0\0}", '{"é": 1}'.encode("utf-16")])
+def test_header_that_is_no_utf8_json_object(single, header):
+    path = single / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header)
+    assert_refused(single, str(path), "not a sound safetensors file")
 
 
 @pytest.mark.parametrize("keep", [0, 4, 100, 20_000])
