@@ -5,7 +5,13 @@ BIN    := $(VENV)/bin
 MODEL  ?= rose-demo
 HOST   ?= 127.0.0.1
 PORT   ?= 8000
-STAMP  := $(VENV)/.installed
+# Of this folder: an environment holds absolute paths, and one that was moved or copied runs another folder's code.
+STAMP  := $(VENV)/.installed-$(shell pwd | cksum | cut -d' ' -f1)
+
+define IS_NEW_ENOUGH
+import sys; sys.version_info < (3, 11) and sys.exit("rose needs Python 3.11 or newer, and $(PYTHON) is %d.%d: \
+name another with make PYTHON=/path/to/python3" % sys.version_info[:2])
+endef
 
 .PHONY: help install serve test test-slow test-gpu lint format lock clean
 
@@ -14,16 +20,19 @@ help:            ## this list
 
 install: $(STAMP) ## make .venv and install rose and its locked dependencies
 
+# Without a stamp there is no environment, or half of one: it is made anew. One `make` at a time: a second one waits.
 # torch first and alone: with it in place no later package can pull in another build of it.
 $(STAMP): requirements.lock pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet "$$(grep -i '^torch==' requirements.lock)"
-	$(BIN)/python -m pip install --quiet -r requirements.lock
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@exec 9< Makefile && flock 9 && set -e; \
+	test -e $@ || { $(PYTHON) -c '$(IS_NEW_ENOUGH)'; $(PYTHON) -m venv --clear $(VENV); }; \
+	echo "installing what requirements.lock lists into $(VENV); the first time this takes minutes"; \
+	$(BIN)/python -m pip install --quiet "$$(grep -i '^torch==' requirements.lock)"; \
+	$(BIN)/python -m pip install --quiet -r requirements.lock; \
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .; \
 	touch $@
 
 serve: install   ## serve MODEL (rose-demo) at http://HOST:PORT
-	$(BIN)/rose serve $(MODEL) --host $(HOST) --port $(PORT)
+	$(BIN)/rose serve "$(MODEL)" --host "$(HOST)" --port "$(PORT)"
 
 test: install    ## the test suite, with coverage
 	$(BIN)/python -m pytest --cov --cov-report=term -m "not gpu and not slow"
@@ -51,8 +60,9 @@ lock:            ## write requirements.lock anew
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install --quiet torch==2.13.0 'setuptools>=77' wheel
 	.venv-lock/bin/python -m pip install --quiet -e '.[dev]'
-	.venv-lock/bin/python -m pip freeze --all --exclude-editable | grep -v '^pip==' | sed -E 's/\+cpu$$//; s/ @ .*//' > requirements.lock
+	.venv-lock/bin/python -m pip freeze --all --exclude-editable > .venv-lock/freeze
+	grep -vE '^(pip|(nvidia|cuda)-[^=]*)==' .venv-lock/freeze | sed -E 's/\+[a-z0-9.]+$$//; s/ @ .*//' > requirements.lock
 	rm -rf .venv-lock
 
 clean:           ## remove the environment and caches
-	rm -rf $(VENV) .venv-lock .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info
+	rm -rf $(VENV) .venv-lock .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* build *.egg-info
