@@ -20,11 +20,11 @@ Progress = Callable[[int, int], None]
 
 
 @contextmanager
-def load_progress(name: str) -> Iterator[Progress]:
-    """A callback that shows how far the loading of `name` has come, while the block runs."""
+def load_progress(name: str, verb: str = "loading") -> Iterator[Progress]:
+    """A callback that shows how far work on `name` has come, while the block runs. verb: what the work is."""
     if sys.stderr.isatty():
         with Bar(
-            TextColumn("loading {task.description}"),
+            TextColumn(verb + " {task.description}"),
             BarColumn(),
             DownloadColumn(binary_units=True),
             TransferSpeedColumn(),
@@ -35,17 +35,25 @@ def load_progress(name: str) -> Iterator[Progress]:
             task = bar.add_task(name, total=None)
             yield lambda done_bytes, total_bytes: bar.update(task, completed=done_bytes, total=total_bytes)
     else:
-        logger.info("loading %s", name)
-        yield _log_now_and_then(name)
+        logger.info("%s %s", verb, name)
+        yield _log_now_and_then(name, verb)
 
 
-def _log_now_and_then(name: str) -> Progress:
-    last = time.monotonic()
+def _log_now_and_then(name: str, verb: str) -> Progress:
+    start = last = time.monotonic()
 
     def log(done_bytes: int, total_bytes: int) -> None:
         nonlocal last
         if total_bytes and time.monotonic() - last >= _LOG_EVERY_S:
             last = time.monotonic()
-            logger.info("loading %s: %.0f%% of %.1f GB", name, 100 * done_bytes / total_bytes, total_bytes / 1e9)
+            left_s = (last - start) * (total_bytes - done_bytes) / done_bytes if done_bytes else 0.0
+            logger.info(
+                "%s %s: %.0f%% of %.1f GB, %.0f s to go",
+                verb,
+                name,
+                100 * done_bytes / total_bytes,
+                total_bytes / 1e9,
+                left_s,
+            )
 
     return log

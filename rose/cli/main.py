@@ -23,6 +23,8 @@ COMMANDS = {
     "parse": "rose.cli.parse:parse",
     "inspect": "rose.cli.inspect:inspect",
     "logits": "rose.cli.logits:logits",
+    "convert": "rose.cli.convert:convert",
+    "synth": "rose.cli.synth:synth",
     "bench": "rose.cli.bench:app",
 }
 for _name, _target in COMMANDS.items():

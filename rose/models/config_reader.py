@@ -6,6 +6,9 @@ from typing import Any
 
 from rose.errors import CheckpointError
 
+# Far above every size that a model has, and small enough to reckon and allocate with.
+MAX_SIZE = 1 << 24
+
 
 class ConfigReader:
     """Reads values of one JSON object. A key that is absent or null takes the default, or is an error without one.
@@ -28,11 +31,13 @@ class ConfigReader:
             return CheckpointError(f"{self.source}: {key} is missing; it must be {wanted}")
         return CheckpointError(f"{self.source}: {key} must be {wanted}, got {self.values[key]!r}")
 
-    def integer(self, key: str, *, default: int | None = None) -> int:
+    def integer(self, key: str, *, default: int | None = None, at_most: int = MAX_SIZE) -> int:
         """A positive whole number."""
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise self.error(key, "a positive integer")
+        if value > at_most:
+            raise self.error(key, f"a positive integer of at most {at_most}")
         return value
 
     def number(

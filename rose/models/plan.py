@@ -1,12 +1,13 @@
 """A checkpoint, understood: what a model family makes of a `config.json` and the names of the tensors beside it."""
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
 from rose.models.base import CausalLM
-from rose.models.weight_map import WeightFormats, WeightRule
+from rose.models.weight_map import StoredTensor, WeightFormats, WeightRule
 
 
 class ModelPlan(Protocol):
@@ -49,6 +50,18 @@ class ModelPlan(Protocol):
     def weight_rules(self, formats: WeightFormats) -> list[WeightRule]:
         """What fills the parameters of `build` with the same formats."""
         ...
+
+    def destination(self, layout: str, formats: WeightFormats) -> "Destination":
+        """What a checkpoint of this model looks like elsewhere. Raises ConfigError for one that cannot be."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A checkpoint to be written: its config.json, and its tensors in the order of the model's parameters."""
+
+    config: Mapping[str, Any]
+    tensors: tuple[StoredTensor, ...]
 
 
 MakePlan = Callable[[Mapping[str, Any], Collection[str], str], ModelPlan]

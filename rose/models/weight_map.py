@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from rose.numerics import mxfp4, mxfp4_to_fp8
 from rose.numerics.format import FormatName, WeightFormat, recode
 from rose.numerics.loss import Loss, measure_loss
 
@@ -78,8 +79,12 @@ class Copy:
         _copy(target, source)
 
     def loss(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> Loss | None:
-        """None."""
-        return None
+        """Of floats that became narrower; None where nothing can be lost."""
+        (target,), (source,) = targets, sources
+        if source.dtype.itemsize <= target.dtype.itemsize and source.dtype != torch.float16:
+            return None
+        shape = (1, *source.shape)[-2:] if source.dim() < 2 else source.shape
+        return measure_loss(source.float().view(shape), target.float().view(shape), (1, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,10 @@ class Recode:
         """Block by block of the target format; None when the format stays or when the target is floats."""
         if self.source.name == self.target.name or self.target.name == "bf16":
             return None
+        if self.source.name == "mxfp4" and self.target.name != "mxfp4":
+            loss = mxfp4_to_fp8.loss_if_exact(mxfp4.Mxfp4Tensor(*sources), targets[1], self.target.block_shape)
+            if loss is not None:
+                return loss
         values = self.source.decode(self._parts(sources), torch.float32)
         restored = self.target.decode(targets, torch.float32)
         return measure_loss(values, restored, self.target.block_shape)
@@ -127,3 +136,31 @@ def _copy(target: Tensor, source: Tensor) -> None:
     if source.shape != target.shape:
         raise ValueError(f"cannot fill {tuple(target.shape)} from {tuple(source.shape)}")
     target.copy_(source)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor of a checkpoint to be written, and the parameter that it holds: the reverse of a `WeightRule`.
+
+    dtype: the safetensors name. section: which section of the parameter's first dimension; None for all of it.
+    transposed: its last two dimensions are swapped.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    parameter: str
+    section: int | None = None
+    transposed: bool = False
+
+
+def reverse(rules: Sequence[WeightRule]) -> list[StoredTensor]:
+    """The tensors that rules read, as something to write. The rules must change no format."""
+    stored: list[StoredTensor] = []
+    for rule in rules:
+        transposed = isinstance(rule.transform, Recode) and rule.transform.transposed
+        for source, parameter in zip(rule.sources, rule.targets, strict=True):
+            stored.append(
+                StoredTensor(source.name, source.dtypes[0], source.shape, parameter, rule.section, transposed)
+            )
+    return stored

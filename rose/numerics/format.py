@@ -216,8 +216,6 @@ def recode(parts: Sequence[Tensor], source: WeightFormat, target: WeightFormat) 
 
     Raises ValueError for values that a format cannot hold.
     """
-    if source.name == target.name == "bf16":
-        return target.encode(parts[0])
     if source.name == target.name:
         source.check(parts)
         return tuple(parts)

@@ -30,6 +30,7 @@ from rose.numerics.fp8 import (
     expand_blocks,
     powers_of_two,
 )
+from rose.numerics.loss import Loss
 from rose.numerics.mxfp4 import BLOCK_ELEMENTS, SCALE_BIAS, Mxfp4Tensor
 
 _MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -39,7 +40,10 @@ _LEADING = (_NOTHING, -1, 0, 0, 1, 1, 2, 2)
 # A block's exponent less its group's: above the highest every number would exceed 448, at the lowest all become zero.
 _MAX_SHIFT = E4M3_MAX_EXPONENT + 1
 _MIN_SHIFT = E4M3_MIN_EXPONENT - 4
+# From here on every code is exact.
+_EXACT_SHIFT = E4M3_MIN_EXPONENT + 1
 _MASK_MAGNITUDE = 0x7
+_MASK_BOTH = 0x77
 _GROUP_COLUMNS = BLOCK // BLOCK_ELEMENTS
 
 
@@ -56,6 +60,26 @@ def to_fp8_blocks(source: Mxfp4Tensor) -> Fp8BlockTensor:
     exponents = _group_exponents(block_max(leading - _NOTHING, BLOCK, _GROUP_COLUMNS) + _NOTHING)
     expanded = expand_blocks(exponents, *leading.shape[-2:], columns=_GROUP_COLUMNS)
     return Fp8BlockTensor(_recode(source, expanded), powers_of_two(exponents))
+
+
+def loss_if_exact(source: Mxfp4Tensor, scales: Tensor, block_shape: tuple[int, int]) -> Loss | None:
+    """What the conversion of `source` lost, if its scales alone show that this is nothing; else None.
+
+    Much quicker than comparing values. scales: of the FP8 tensor. block_shape: of these scales, (1, 0) or (128, 128).
+    """
+    _, exponents = torch.frexp(scales)
+    if block_shape[0] == 1:
+        exponents = exponents.unsqueeze(-1)
+    else:
+        exponents = expand_blocks(exponents, *source.scales.shape[-2:], columns=_GROUP_COLUMNS)
+    shifts = source.scales.int() - SCALE_BIAS - (exponents - 1)  # frexp's mantissa is in [0.5, 1)
+    used = ((source.blocks & _MASK_BOTH) != 0).any(-1)
+    if bool(((shifts < _EXACT_SHIFT) & used).any()):
+        return None
+    squares = _squares(source.blocks.device).index_select(0, source.blocks.view(-1).int()).view(source.blocks.shape)
+    weights = torch.exp2(2.0 * (source.scales.double() - SCALE_BIAS))
+    total = float((squares.sum(-1, dtype=torch.float64) * weights).sum())
+    return Loss(exact_blocks=scales.numel(), squared_values=total)
 
 
 def _leading_exponents(source: Mxfp4Tensor) -> Tensor:
@@ -91,3 +115,11 @@ def _table(device: torch.device) -> Tensor:
     # What exceeds 448 belongs to codes that do not occur beside this shift.
     shifted = (values * powers_of_two(shifts).view(-1, 1, 1)).clamp(-448.0, 448.0)
     return shifted.to(E4M3).view(torch.int16).flatten().to(device)
+
+
+@cache
+def _squares(device: torch.device) -> Tensor:
+    """For each byte the sum of its two codes' squares, [256] float32."""
+    squares = torch.tensor(_MAGNITUDES, device="cpu").square().repeat(2)
+    byte = torch.arange(256, device="cpu")
+    return (squares[byte & 0xF] + squares[byte >> 4]).to(device)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rose.errors import CheckpointError
+from rose.weights.manifest import check_manifest, read_manifest
 from rose.weights.reading import ParallelReader
 from rose.weights.safetensors_header import TORCH_DTYPES, TensorInfo, read_header
 from rose.weights.source import LoadTimes, Slice
@@ -19,7 +20,8 @@ INDEX_NAME = "model.safetensors.index.json"
 class Checkpoint:
     """The config and tensors of a folder. Opening it reads headers only. See `WeightSource`.
 
-    config: the parsed config.json. tensors: by name, file by file.
+    config: the parsed config.json. tensors: by name, file by file. manifest: of `rose convert`, if that wrote the
+    folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -33,6 +35,9 @@ class Checkpoint:
             self._read_indexed(index_path)
         else:
             self._read_all()
+        self.manifest = read_manifest(folder)
+        if self.manifest is not None:
+            check_manifest(folder, self.manifest, self.tensors)
 
     @property
     def name(self) -> str:

@@ -52,6 +52,15 @@ def cut_into_jobs(
         yield Job(rule, slices, tuple(ranges[len(infos) :]), read, index, count)
 
 
+def describe_sources(job: Job, tensors: Mapping[str, TensorInfo]) -> str:
+    """The tensors a job reads, with their files and, where it reads a part, the first row."""
+    names = []
+    for part in job.slices:
+        rows = f" from row {part.start}" if job.count > 1 else ""
+        names.append(f"{part.name} in {tensors[part.name].file}{rows}")
+    return ", ".join(names)
+
+
 def _ranges(heights: Sequence[int], steps: Sequence[int], index: int) -> list[tuple[int, int]]:
     return [
         (min(index * step, height), min((index + 1) * step, height))

@@ -11,6 +11,8 @@ from rose.layers.parameter import Parameter
 from rose.models.weight_map import WeightRule
 from rose.weights.safetensors_header import TensorInfo
 
+_MAX_PROBLEMS_SHOWN = 5
+
 
 def find_problems(
     tensors: Mapping[str, TensorInfo], rules: Sequence[WeightRule], model: nn.Module, folder: str
@@ -58,3 +60,10 @@ def _target_problems(rules: Sequence[WeightRule], model: nn.Module) -> list[str]
             problems.append(f"parameter {name} would be filled {filled.get(name, 'never')} instead of once as a whole")
     problems += [f"there is no parameter {name} to fill" for name in filled if name not in parameters]
     return problems
+
+
+def summarize_problems(problems: Sequence[str]) -> str:
+    """The first few, in one line."""
+    shown = problems[:_MAX_PROBLEMS_SHOWN]
+    more = len(problems) - len(shown)
+    return "; ".join(shown) + (f"; and {more} more" if more else "")

@@ -18,8 +18,8 @@ from rose.models.registry import plan_model
 from rose.models.weight_map import WeightFormats, WeightRule
 from rose.numerics.format import FormatName
 from rose.weights.checkpoint import Checkpoint
-from rose.weights.jobs import Job, cut_into_jobs
-from rose.weights.ledger import find_problems
+from rose.weights.jobs import Job, cut_into_jobs, describe_sources
+from rose.weights.ledger import find_problems, summarize_problems
 from rose.weights.resolve import resolve_checkpoint
 from rose.weights.source import LoadTimes, WeightSource
 from rose.weights.synthetic import synthetic_source
@@ -33,7 +33,6 @@ FORMAT_CHOICES = ("auto", *get_args(FormatName))
 # Up to this size expanded experts are worth their memory: a step then reads floats and decodes nothing. The published
 # models are far above it (20b in bfloat16: 38 GB), the models people try things with far below.
 _EXPAND_LIMIT_BYTES = 2 << 30
-_MAX_PROBLEMS_SHOWN = 5
 
 
 def load_model(
@@ -113,15 +112,20 @@ def load_from(
 
 def choose_formats(plan: ModelPlan, dtype: torch.dtype, experts: FormatChoice, dense: FormatChoice) -> WeightFormats:
     """Resolve `auto`; see `load_model`. Raises ConfigError for a format that does not exist."""
-    for option, value in (("experts", experts), ("dense", dense)):
-        if value not in FORMAT_CHOICES:
-            raise ConfigError(f"{option} must be one of {', '.join(FORMAT_CHOICES)}, not {value!r}")
+    check_choices(experts, dense)
     stored = plan.stored
     if experts == "auto":
         experts = stored.experts
         if experts == "mxfp4" and plan.num_expert_weights * dtype.itemsize <= _EXPAND_LIMIT_BYTES:
             experts = "bf16"
     return WeightFormats(experts, stored.dense if dense == "auto" else dense)
+
+
+def check_choices(experts: str, dense: str) -> None:
+    """Raise ConfigError for a format that does not exist."""
+    for option, value in (("experts", experts), ("dense", dense)):
+        if value not in FORMAT_CHOICES:
+            raise ConfigError(f"{option} must be one of {', '.join(FORMAT_CHOICES)}, not {value!r}")
 
 
 def _fill(
@@ -149,7 +153,7 @@ def _fill(
         try:
             job.rule.transform.fill(targets, tensors)
         except ValueError as error:
-            raise CheckpointError(f"cannot load {describe_sources(job, source)}: {error}") from error
+            raise CheckpointError(f"cannot load {describe_sources(job, source.tensors)}: {error}") from error
         times.transform_s += time.perf_counter() - start
         done += job.num_bytes
         if progress is not None:
@@ -170,22 +174,6 @@ def _target_views(rule: WeightRule, parameters: dict[str, nn.Parameter]) -> list
 
 def _rows(view: Tensor, rows: tuple[int, int]) -> Tensor:
     return view[rows[0] : rows[1]] if view.dim() else view
-
-
-def describe_sources(job: Job, source: WeightSource) -> str:
-    """The tensors a job reads, with their files and, where it reads a part, the first row."""
-    names = []
-    for part in job.slices:
-        rows = f" from row {part.start}" if job.count > 1 else ""
-        names.append(f"{part.name} in {source.tensors[part.name].file}{rows}")
-    return ", ".join(names)
-
-
-def summarize_problems(problems: list[str]) -> str:
-    """The first few, in one line."""
-    shown = problems[:_MAX_PROBLEMS_SHOWN]
-    more = len(problems) - len(shown)
-    return "; ".join(shown) + (f"; and {more} more" if more else "")
 
 
 def _log_load(

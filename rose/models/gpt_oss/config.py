@@ -8,12 +8,16 @@ from rose.errors import CheckpointError, UnsupportedModel
 from rose.layers.forward_batch import AttentionSpec
 from rose.layers.moe import MoEConfig
 from rose.layers.rope import RopeConfig, yarn_concentration
-from rose.models.config_reader import ConfigReader
+from rose.models.config_reader import MAX_SIZE, ConfigReader
 
 # What OpenAI's own code fixes and its config therefore does not say; the Hugging Face form may say it.
 _RMS_NORM_EPS = 1e-5
 _SWIGLU_ALPHA = 1.702
 _SWIGLU_LIMIT = 7.0
+
+# What a damaged config may claim beyond, nothing can reckon with.
+_MAX_LAYERS = 4096
+_MAX_PARAMETERS = 1 << 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,8 @@ def read_config(config: Mapping[str, Any], source: str) -> GptOssConfig:
             f"{source}: each token goes to {result.moe.experts_per_token} experts, but there are only"
             f" {result.moe.num_experts}"
         )
+    if result.num_parameters > _MAX_PARAMETERS:
+        raise CheckpointError(f"{source}: the sizes make a model of {result.num_parameters:.2g} parameters")
     return result
 
 
@@ -97,13 +103,16 @@ def _read_original(reader: ConfigReader) -> GptOssConfig:
     factor = reader.number("rope_scaling_factor", at_least=1)
     original_context = reader.integer("initial_context_length")
     window = reader.integer("sliding_window")
+    max_position = original_context * factor
+    if max_position > MAX_SIZE:
+        raise reader.error("rope_scaling_factor", f"one that stretches the context to at most {MAX_SIZE}")
     return GptOssConfig(
         vocab_size=reader.integer("vocab_size"),
         hidden_size=reader.integer("hidden_size"),
         num_q_heads=reader.integer("num_attention_heads"),
         num_kv_heads=reader.integer("num_key_value_heads"),
         head_dim=reader.integer("head_dim"),
-        layer_windows=_alternating(reader.integer("num_hidden_layers"), window),
+        layer_windows=_alternating(reader.integer("num_hidden_layers", at_most=_MAX_LAYERS), window),
         moe=_read_moe(reader, num_experts="num_experts", experts_per_token="experts_per_token"),
         rope=RopeConfig(
             theta=reader.number("rope_theta", above=1),
@@ -116,7 +125,7 @@ def _read_original(reader: ConfigReader) -> GptOssConfig:
             concentration=yarn_concentration(factor),
         ),
         rms_norm_eps=_RMS_NORM_EPS,
-        max_position=int(original_context * factor),
+        max_position=int(max_position),
         eos_token_ids=(),
         tie_word_embeddings=False,
     )
@@ -162,7 +171,7 @@ def _alternating(num_layers: int, window: int) -> tuple[int | None, ...]:
 
 
 def _read_layer_windows(reader: ConfigReader) -> tuple[int | None, ...]:
-    num_layers = reader.integer("num_hidden_layers")
+    num_layers = reader.integer("num_hidden_layers", at_most=_MAX_LAYERS)
     layer_types = reader.get("layer_types", None)
     if layer_types is None:
         return _alternating(num_layers, reader.integer("sliding_window"))

@@ -9,13 +9,12 @@ from rose.errors import ConfigError, UnsupportedModel
 from rose.layers.quant import quant_method
 from rose.models.base import CausalLM
 from rose.models.gpt_oss.config import GptOssConfig, read_config
+from rose.models.gpt_oss.config_writer import OWN_METHOD, write_config
 from rose.models.gpt_oss.model import GptOssForCausalLM
-from rose.models.gpt_oss.weight_map import Stored, find_stored, weight_rules
-from rose.models.weight_map import WeightFormats, WeightRule
+from rose.models.gpt_oss.weight_map import LAYOUTS, Stored, find_stored, weight_rules
+from rose.models.plan import Destination
+from rose.models.weight_map import WeightFormats, WeightRule, reverse
 from rose.numerics.mxfp4 import BLOCK_ELEMENTS
-
-# What `rose convert` writes into a config.json beside weights that no other program reads.
-OWN_METHOD = "rose"
 
 
 class GptOssPlan:
@@ -60,6 +59,15 @@ class GptOssPlan:
     def weight_rules(self, formats: WeightFormats) -> list[WeightRule]:
         """See `weight_map`."""
         return weight_rules(self.config, self._stored, formats)
+
+    def destination(self, layout: str, formats: WeightFormats) -> Destination:
+        """See `write_config`. Raises ConfigError for a layout that does not exist or cannot hold the formats."""
+        if layout not in LAYOUTS:
+            raise ConfigError(f"the layout must be one of {', '.join(LAYOUTS)}, not {layout!r}")
+        _check_formats(self.config, formats)
+        stored = Stored(layout, formats)
+        config = write_config(self.config, stored)
+        return Destination(config, tuple(reverse(weight_rules(self.config, stored, formats))))
 
 
 def make_plan(config: Mapping[str, Any], tensor_names: Collection[str], source: str) -> GptOssPlan:

@@ -8,7 +8,7 @@ experts in MXFP4. In both, expert rows of gate and up are interleaved, and so th
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
@@ -17,6 +17,7 @@ from rose.models.weight_map import Copy, Recode, SourceTensor, WeightFormats, We
 from rose.numerics.format import FormatName, WeightFormat, get_format
 
 Layout = Literal["hf", "original", "rose"]
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
 _FLOATS = ("BF16", "F32", "F16")
 _STORED_DTYPES: dict[torch.dtype, tuple[str, ...]] = {

@@ -1,0 +1,320 @@
+"""From one checkpoint to another, tensor by tensor, with an account of every one.
+
+Everything is written into `<folder>.partial`, which has no config.json and so cannot be loaded, with a journal of what
+is safely on the disk. Only when all of it is, the folder gets its name. An interrupted conversion goes on from its
+journal when it is started again.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rose import __version__
+from rose.errors import CheckpointError, ConfigError
+from rose.layers.parameter import Parameter
+from rose.models.plan import Destination
+from rose.models.registry import plan_model
+from rose.models.weight_map import StoredTensor, WeightFormats, WeightRule
+from rose.numerics.loss import Loss
+from rose.weights.durable import sync_folder, write_durably
+from rose.weights.jobs import Job, cut_into_jobs, describe_sources
+from rose.weights.journal import JOURNAL_NAME, Journal
+from rose.weights.ledger import find_problems, summarize_problems
+from rose.weights.loader import FormatChoice, check_choices
+from rose.weights.manifest import MANIFEST_NAME, Account, make_manifest
+from rose.weights.safetensors_header import TORCH_DTYPES
+from rose.weights.shard_writer import MAX_SHARD_BYTES, ShardPlan, ShardWriter, plan_shards, write_index
+from rose.weights.source import LoadTimes, WeightSource
+
+Progress = Callable[[int, int], None]
+
+# Less than the loader's: floats of a slice and their copies are in memory as well.
+_JOB_BYTES = 24 << 20
+# Written between two entries of the journal: what an interruption may cost.
+_COMMIT_BYTES = 1 << 30
+_LOCK_NAME = "lock"
+# Beside the weights, what belongs to a checkpoint and is copied as it is.
+_OTHER_FILES = (
+    "tokenizer*",
+    "special_tokens_map.json",
+    "generation_config.json",
+    "*.jinja",
+    "LICENSE*",
+    "USAGE_POLICY*",
+)
+
+
+def convert(
+    source: WeightSource,
+    folder: Path,
+    *,
+    experts: FormatChoice = "auto",
+    dense: FormatChoice = "auto",
+    layout: str = "rose",
+    device: torch.device | str = "cpu",
+    other_files: Path | None = None,
+    progress: Progress | None = None,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+    commit_bytes: int = _COMMIT_BYTES,
+) -> dict[str, Any]:
+    """Write `source` into `folder`, which must not exist, and return the manifest.
+
+    experts, dense: formats to write; `auto` is as stored. layout: `hf`, `original` or `rose`. device: where formats are
+    changed. other_files: a folder whose tokenizer and the like are copied. progress: called with (bytes read, bytes in
+    all). commit_bytes: how much may have to be done again after an interruption.
+
+    Takes about a gigabyte of memory, whatever the model's size. Raises ConfigError, CheckpointError, UnsupportedModel.
+    """
+    check_choices(experts, dense)
+    plan = plan_model(source.config, source.tensors.keys(), str(source.config_path))
+    stored = plan.stored
+    formats = WeightFormats(
+        stored.experts if experts == "auto" else experts, stored.dense if dense == "auto" else dense
+    )
+    destination = plan.destination(layout, formats)
+    rules = plan.weight_rules(formats)
+    model = plan.build(dtype=torch.bfloat16, formats=formats)
+    assert isinstance(model, nn.Module)
+    problems = find_problems(source.tensors, rules, model, source.name)
+    if problems:
+        raise CheckpointError(summarize_problems(problems))
+    if folder.exists():
+        raise ConfigError(f"{folder} exists already; remove it, or choose another folder")
+    shards = plan_shards(destination.tensors, max_bytes=max_shard_bytes)
+    partial = folder.with_name(f"{folder.name}.partial")
+    with _locked(partial):
+        _check_space(partial, shards)
+        job = _identify(source, layout, formats, shards)
+        parameters = {name: p for name, p in model.named_parameters() if isinstance(p, Parameter)}
+        with Journal(partial, job) as journal, ShardWriter(partial, shards) as writer:
+            conversion = _Conversion(source, destination, rules, parameters, torch.device(device), writer, journal)
+            conversion.run(progress, commit_bytes)
+        manifest = make_manifest(
+            source={"name": source.name, "layout": plan.layout, "formats": _format_names(stored)},
+            layout=layout,
+            formats=_format_names(formats),
+            headers=shards.headers,
+            sizes=shards.sizes,
+            accounts=[journal.done[number] for number in range(len(rules))],
+            version=__version__,
+        )
+        _finish(partial, folder, destination, shards, manifest, other_files)
+    return manifest
+
+
+class _Conversion:
+    """The loop: read slices, change their format, write rows; then account for what is done."""
+
+    def __init__(
+        self,
+        source: WeightSource,
+        destination: Destination,
+        rules: Sequence[WeightRule],
+        parameters: dict[str, Parameter],
+        device: torch.device,
+        writer: ShardWriter,
+        journal: Journal,
+    ) -> None:
+        self._source = source
+        self._rules = rules
+        self._parameters = parameters
+        self._device = device
+        self._writer = writer
+        self._journal = journal
+        self._stored_of: dict[str, list[StoredTensor]] = defaultdict(list)
+        for tensor in destination.tensors:
+            self._stored_of[tensor.parameter].append(tensor)
+        self._hashes = {name: hashlib.sha256() for name in source.tensors}
+        self._losses: dict[int, Loss | None] = {}
+
+    def run(self, progress: Progress | None, commit_bytes: int) -> None:
+        """Do every rule that the journal does not have."""
+        todo = [
+            (n, job) for n, rule in enumerate(self._rules) if n not in self._journal.done for job in self._jobs(rule)
+        ]
+        total = self._source.num_bytes
+        done = total - sum(job.num_bytes for _, job in todo)
+        uncommitted = 0
+        if progress is not None:
+            progress(done, total)
+        batches = self._source.stream([job.slices for _, job in todo], torch.device("cpu"), LoadTimes())
+        # One thread hashes what was read while it is transformed, one writes what came out before.
+        with ThreadPoolExecutor(1) as hasher, ThreadPoolExecutor(1) as saver:
+            saving: list[Future[None]] = []
+            for (number, job), tensors in zip(todo, batches, strict=True):
+                hashing = hasher.submit(self._hash, job, tensors)
+                targets = self._transform(number, job, tensors)
+                hashing.result()
+                for future in saving:
+                    future.result()
+                saving = [saver.submit(self._save, job, targets)]
+                done += job.num_bytes
+                uncommitted += job.num_bytes
+                if uncommitted >= commit_bytes and job.index == job.count - 1:
+                    saving[0].result()
+                    if self._commit():
+                        uncommitted = 0
+                if progress is not None:
+                    progress(done, total)
+            for future in saving:
+                future.result()
+        self._commit()
+
+    def _jobs(self, rule: WeightRule) -> Iterator[Job]:
+        shapes = [self._section(rule, name)[1] for name in rule.targets]
+        return cut_into_jobs(rule, self._source.tensors, shapes, job_bytes=_JOB_BYTES)
+
+    def _section(self, rule: WeightRule, name: str) -> tuple[int, tuple[int, ...]]:
+        """First row, in the parameter, of what the rule fills, and its shape."""
+        parameter = self._parameters[name]
+        if rule.section is None:
+            return 0, tuple(parameter.shape)
+        start, length = parameter.shard.section_range(rule.section)
+        return start, (length, *parameter.shape[1:])
+
+    def _hash(self, job: Job, tensors: Sequence[Tensor]) -> None:
+        for part, tensor in zip(job.slices, tensors, strict=True):
+            self._hashes[part.name].update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+
+    def _transform(self, number: int, job: Job, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The job's rows of each target, on the CPU, in the dtype they are stored in."""
+        sources = [tensor.to(self._device) for tensor in tensors]
+        targets = []
+        for name, (start, stop) in zip(job.rule.targets, job.target_rows, strict=True):
+            shape = (stop - start, *self._parameters[name].shape[1:]) if self._parameters[name].dim() else ()
+            dtype = TORCH_DTYPES[self._stored_of[name][0].dtype]
+            targets.append(torch.empty(shape, dtype=dtype, device=self._device))
+        try:
+            job.rule.transform.fill(targets, sources)
+            loss = job.rule.transform.loss(targets, sources)
+        except ValueError as error:
+            raise CheckpointError(f"cannot convert {describe_sources(job, self._source.tensors)}: {error}") from error
+        before = self._losses.get(number)
+        self._losses[number] = loss if before is None or loss is None else before + loss
+        return [target.cpu() for target in targets]
+
+    def _save(self, job: Job, targets: Sequence[Tensor]) -> None:
+        for name, (first, last), rows in zip(job.rule.targets, job.target_rows, targets, strict=True):
+            offset, _ = self._section(job.rule, name)
+            first, last = first + offset, last + offset
+            for stored in self._stored_of[name]:
+                start, length = self._rows_of(stored)
+                low, high = max(first, start), min(last, start + length)
+                if low < high:
+                    part = rows[low - first : high - first] if rows.dim() else rows
+                    self._writer.write(stored.name, low - start, part.transpose(-1, -2) if stored.transposed else part)
+
+    def _rows_of(self, stored: StoredTensor) -> tuple[int, int]:
+        """First row, in the parameter, of a tensor to be written, and the number of rows."""
+        parameter = self._parameters[stored.parameter]
+        if stored.section is None:
+            return 0, parameter.shape[0] if parameter.dim() else 1
+        return parameter.shard.section_range(stored.section)
+
+    def _commit(self) -> bool:
+        """Record the rules done so far, once their data is on the disk; not in the middle of a tensor."""
+        if not self._writer.is_between_tensors:
+            return False
+        self._writer.sync()
+        accounts = {number: self._account(self._rules[number], loss) for number, loss in self._losses.items()}
+        self._journal.add(accounts)
+        self._losses.clear()
+        return True
+
+    def _account(self, rule: WeightRule, loss: Loss | None) -> Account:
+        return Account(
+            transform=rule.transform.name,
+            sources={source.name: self._hashes[source.name].hexdigest() for source in rule.sources},
+            targets={
+                stored.name: self._writer.digest(stored.name)
+                for name in rule.targets
+                for stored in self._stored_of[name]
+                if self._overlaps(rule, name, stored)
+            },
+            loss=loss,
+        )
+
+    def _overlaps(self, rule: WeightRule, name: str, stored: StoredTensor) -> bool:
+        first, shape = self._section(rule, name)
+        start, length = self._rows_of(stored)
+        return first < start + length and start < first + (shape[0] if shape else 1)
+
+
+@contextmanager
+def _locked(partial: Path) -> Iterator[None]:
+    """Make the folder and keep other conversions out of it."""
+    try:
+        partial.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(partial / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise ConfigError(f"cannot write {partial}: {error}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"another conversion is writing {partial}") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _check_space(partial: Path, shards: ShardPlan) -> None:
+    needed = sum(shards.sizes.values())
+    # Files of an earlier attempt have their length, but perhaps not yet their blocks.
+    taken = sum(file.stat().st_blocks * 512 for file in partial.glob("*.safetensors"))
+    free = shutil.disk_usage(partial).free
+    if needed - taken > free:
+        raise ConfigError(f"{partial} needs {(needed - taken) / 1e9:.1f} GB, its disk has {free / 1e9:.1f} GB free")
+
+
+def _identify(source: WeightSource, layout: str, formats: WeightFormats, shards: ShardPlan) -> dict[str, Any]:
+    """What an unfinished conversion must have in common with one that goes on with it."""
+    files = sorted({info.file for info in source.tensors.values()})
+    return {
+        "rose_version": __version__,
+        "source": source.name,
+        # Nothing is there to look at for tensors that are made up.
+        "files": [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.is_file()],
+        "layout": layout,
+        "formats": _format_names(formats),
+        "headers": {file: hashlib.sha256(header).hexdigest() for file, header in shards.headers.items()},
+    }
+
+
+def _format_names(formats: WeightFormats) -> dict[str, str]:
+    return {"experts": formats.experts, "dense": formats.dense}
+
+
+def _finish(
+    partial: Path,
+    folder: Path,
+    destination: Destination,
+    shards: ShardPlan,
+    manifest: dict[str, Any],
+    other_files: Path | None,
+) -> None:
+    """Write what makes a folder of tensors a checkpoint, and give it its name."""
+    for pattern in _OTHER_FILES if other_files is not None else ():
+        assert other_files is not None
+        for file in sorted(other_files.glob(pattern)):
+            if file.is_file():
+                shutil.copyfile(file, partial / file.name)
+    write_index(partial, shards)
+    write_durably(partial / MANIFEST_NAME, json.dumps(manifest, indent=2) + "\n")
+    write_durably(partial / "config.json", json.dumps(destination.config, indent=2) + "\n")
+    (partial / JOURNAL_NAME).unlink()
+    (partial / _LOCK_NAME).unlink()
+    sync_folder(partial)
+    partial.rename(folder)
+    sync_folder(folder.parent)
