@@ -13,7 +13,7 @@ import sys; sys.version_info < (3, 11) and sys.exit("rose needs Python 3.11 or n
 name another with make PYTHON=/path/to/python3" % sys.version_info[:2])
 endef
 
-.PHONY: help install serve test test-slow test-gpu lint format lock clean
+.PHONY: help install serve test test-slow test-gpu bench-gpu lint format lock clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
@@ -43,6 +43,10 @@ test-slow: install ## the tests that take minutes
 # On a GPU machine the plain python3 is used: it holds the CUDA build of torch.
 test-gpu:        ## the tests that need an NVIDIA GPU, with the plain python3
 	$(PYTHON) -m pytest -m gpu -p no:cacheprovider tests/gpu
+
+bench-gpu:       ## time the kernels at gpt-oss's shapes, with the plain python3
+	$(PYTHON) -m rose.kernels.paged_attention.bench
+	$(PYTHON) -m rose.kernels.moe_fp8.bench
 
 lint: install    ## ruff, mypy, import-linter
 	$(BIN)/ruff check .

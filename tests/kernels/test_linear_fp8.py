@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rose.numerics.fp8 import Fp8RowTensor, encode_rows, round_tokens
+from rose.numerics.fp8 import Fp8RowTensor, encode_rows
 
 pytest.importorskip("triton", reason="Triton is not made for this system")
 
