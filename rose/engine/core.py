@@ -76,7 +76,10 @@ class EngineCore:
         self.scheduler = Scheduler(
             kv_cache, PlainDecoder(), max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
         )
-        self._limits = RequestLimits(self.info.max_model_len, self.info.vocab_size, executor.eos_token_ids)
+        vocab_size = self.info.vocab_size
+        # A small model's config may have kept the large one's ids: never sampled, and out of range for `min_tokens`.
+        eos_token_ids = tuple(token_id for token_id in executor.eos_token_ids if token_id < vocab_size)
+        self._limits = RequestLimits(self.info.max_model_len, vocab_size, eos_token_ids)
         self._keys = itertools.count()
         self._random = random.Random(seed)
         self._refusals: list[RequestOutput] = []

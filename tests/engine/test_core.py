@@ -111,6 +111,14 @@ def test_min_tokens_holds_stop_ids_back() -> None:
     assert len(tokens) < 30
 
 
+def test_an_end_of_text_id_outside_the_vocabulary_never_ends_the_engine() -> None:
+    """Small models are often made with the config of a large one; `min_tokens` masks the ids of stops."""
+    params = SamplingParams(temperature=0.0, max_tokens=8, min_tokens=4)
+    assert generate(make_core(FakeModel(eos_token_ids=(200_002, 10**30))), PROMPT, params) == generate(
+        make_core(), PROMPT, params
+    )
+
+
 def test_max_tokens_none_fills_the_context() -> None:
     core = make_core(max_model_len=20)
     add(core, "r", PROMPT, SamplingParams(temperature=0.0))

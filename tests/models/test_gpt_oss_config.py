@@ -86,6 +86,9 @@ def test_eos_token_ids(value, ids):
         ("hidden_size", True, "hidden_size must be a positive integer, got True"),
         ("hidden_size", 64.5, "hidden_size must be a positive integer"),
         ("num_hidden_layers", -1, "num_hidden_layers"),
+        ("num_hidden_layers", 10**18, "num_hidden_layers must be a positive integer of at most 4096"),
+        ("hidden_size", 10**18, "hidden_size must be a positive integer of at most 16777216"),
+        ("max_position_embeddings", 10**30, "max_position_embeddings must be a positive integer of at most"),
         ("vocab_size", None, "vocab_size is missing"),
         ("num_key_value_heads", 4, "num_attention_heads .6. is not a multiple of num_key_value_heads .4."),
         ("head_dim", 15, "head_dim must be even"),
@@ -109,6 +112,19 @@ def test_bad_values_name_the_key(key, value, message):
     config = {k: v for k, v in config.items() if v is not ...}
     with pytest.raises(CheckpointError, match=f"(?s)folder/config.json.*{message}"):
         read_config(config, "folder/config.json")
+
+
+def test_sizes_beyond_measure_only_together():
+    config = hugging_face_config(SHAPE) | dict.fromkeys(("hidden_size", "intermediate_size", "vocab_size"), 1 << 24)
+    with pytest.raises(CheckpointError, match="the sizes make a model of .* parameters"):
+        read_config(config, "config.json")
+
+
+@pytest.mark.parametrize("factor", [1e9, 1e308])
+def test_a_context_stretched_beyond_measure(factor):
+    config = original_config(SHAPE) | {"rope_scaling_factor": factor}
+    with pytest.raises(CheckpointError, match="rope_scaling_factor must be one that stretches"):
+        read_config(config, "config.json")
 
 
 @pytest.mark.parametrize("key", sorted(set(original_config(SHAPE)) - {"swiglu_limit"}))
