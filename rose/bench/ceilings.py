@@ -48,7 +48,7 @@ class Ceilings:
 
     def to_dict(self) -> dict[str, Any]:
         """For a result's `ceilings`."""
-        return dataclasses.asdict(self)
+        return dataclasses.asdict(self) | {"gemms": [dataclasses.asdict(gemm) for gemm in self.gemms]}
 
     def as_rates(self) -> MachineRates:
         """As the rates of a floor, for machines that have none in the table."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from rose.bench.executor import fill_blocks
 from rose.bench.results import DoesNotFit, PointFailed
 from rose.bench.rig import Rig, timed_step
 from rose.bench.routing import RoutingReport, observe_routing
@@ -50,6 +51,7 @@ class DecodePoint:
             self._admit(context, temperature)
         finally:
             rig.executor.computes = True
+        fill_blocks(rig.worker, rig.executor.pending_blocks, rig.prompts.random.getrandbits(62))
 
     def step(self) -> float:
         """One step of the whole batch, in seconds."""

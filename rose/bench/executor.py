@@ -2,8 +2,8 @@
 
 The scheduler, the block tables and the requests' state are the engine's own in both modes. With `computes` false, steps
 are answered with random tokens and the worker is left alone; with the next step that is computed the worker gets the
-requests as they then stand, as it would after a preemption. Their blocks hold what was there before: random numbers,
-after `fill_kv_cache`. A decode step reads and computes as much as after a real prefill, whatever the numbers are.
+requests as they then stand, as it would after a preemption. Their blocks hold what was there before, or random numbers
+after `fill_blocks`. A decode step reads and computes as much as after a real prefill, whatever the numbers are.
 """
 
 import random
@@ -13,10 +13,13 @@ from dataclasses import dataclass
 
 import torch
 
+from rose.engine.kv_cache.block_pool import NULL_BLOCK
 from rose.engine.kv_cache.spec import KVCacheSpec
 from rose.engine.messages import EngineReady
 from rose.engine.scheduler_output import NewRequest, SampledTokens, ScheduledRequest, SchedulerOutput
 from rose.engine.worker.worker import Worker
+
+_FILL_BLOCKS = 4096  # filled at a time, so that the numbers need little memory on their way
 
 
 @dataclass(slots=True)
@@ -68,6 +71,12 @@ class BenchExecutor:
         """The worker's."""
         return self._worker.info
 
+    @property
+    def pending_blocks(self) -> list[int]:
+        """Blocks of the requests that the worker has not been told about."""
+        tables = (table for pending in self._pending.values() for table in pending.block_tables)
+        return sorted({block for table in tables for block in table if block != NULL_BLOCK})
+
     def forget_requests(self) -> None:
         """Make ready for another core, which will number its requests from the start again."""
         self._stale += sorted(self._held)
@@ -116,8 +125,12 @@ class BenchExecutor:
         return known
 
 
-def fill_kv_cache(worker: Worker, seed: int) -> None:
-    """Put standard normal numbers into the whole KV cache, about what normalized keys and values look like."""
-    generator = torch.Generator(worker.model.device).manual_seed(seed)
-    for tensor in worker.kv_tensors.tensors:
-        tensor.normal_(generator=generator)
+def fill_blocks(worker: Worker, blocks: Sequence[int], seed: int) -> None:
+    """Put standard normal numbers into blocks of the KV cache: about what normalized keys and values look like."""
+    device = worker.model.device
+    generator = torch.Generator(device).manual_seed(seed)
+    for start in range(0, len(blocks), _FILL_BLOCKS):
+        index = torch.tensor(blocks[start : start + _FILL_BLOCKS], device=device)
+        for tensor in worker.kv_tensors.tensors:
+            shape = (tensor.shape[0], len(index), *tensor.shape[2:])
+            tensor[:, index] = torch.randn(shape, generator=generator, device=device, dtype=tensor.dtype)

@@ -6,7 +6,7 @@ from rose.bench.ceilings import Ceilings
 from rose.bench.results import Configuration
 from rose.models.gpt_oss.config import GptOssConfig
 from rose.plan.machine import MachineRates, known_rates
-from rose.plan.roofline import BITS_PER_WEIGHT, NumberFormats, Parallelism, StepWork
+from rose.plan.roofline import NumberFormats, Parallelism, StepWork
 from rose.plan.shape import ModelShape
 
 _FORMAT_OF_DTYPE = {"bfloat16": "bf16", "float16": "bf16", "float32": "fp32"}
@@ -30,16 +30,18 @@ def shape_of(model: object) -> ModelShape | None:
     )
 
 
-def formats_of(configuration: Configuration) -> NumberFormats:
+def formats_of(configuration: Configuration, dtype: str) -> NumberFormats:
     """The formats of a configuration's floor: the published ones, but for what the configuration sets.
 
-    Weights of the experts in the format asked for, if the arithmetic knows it; other weights and the KV cache in the
-    dtype of the activations. Products are counted at the fastest rate in any case.
+    dtype: of activations, and so of the KV cache, and of dense weights with no format of their own. Products are
+    counted at the machine's fastest rate in any case.
     """
-    dense = _FORMAT_OF_DTYPE.get(configuration.dtype, "bf16")
-    weight_format = configuration.weight_format
-    experts = weight_format if weight_format in BITS_PER_WEIGHT else "mxfp4"
-    return NumberFormats(experts=experts, dense=dense, kv=dense)
+    activations = _FORMAT_OF_DTYPE.get(dtype, "bf16")
+    return NumberFormats(
+        experts="mxfp4" if configuration.experts == "auto" else configuration.experts,
+        dense=activations if configuration.dense == "auto" else configuration.dense,
+        kv=activations,
+    )
 
 
 def parallelism_of(configuration: Configuration) -> Parallelism:

@@ -8,7 +8,7 @@
     [[prefill]]                             # flags of `rose bench prefill`, with underscores
     model = "gpt-oss-20b"
     load_format = "dummy"
-    weight_format = ["mxfp4", "fp8"]        # a list is an axis: each of its values is tried with all others
+    experts = ["mxfp4", "fp8"]              # a list is an axis: each of its values is tried with all others
     tensor_parallel_size = [1, 2]
     lengths = [8192, 32768]
 
@@ -39,7 +39,8 @@ _ENGINE_KEYS = (
     "device",
     "dtype",
     "load_format",
-    "weight_format",
+    "experts",
+    "dense",
     "tensor_parallel_size",
     "data_parallel_size",
     "enable_expert_parallel",
@@ -112,9 +113,11 @@ class Point:
         flags: dict[str, Any] = dict(self.flags)
         return Configuration(
             model=flags["model"],
-            device=flags.get("device", ""),
-            dtype=flags.get("dtype", ""),
-            weight_format=flags.get("weight_format", "auto"),
+            device=flags.get("device", "auto"),
+            dtype=flags.get("dtype", "auto"),
+            load_format=flags.get("load_format", "auto"),
+            experts=flags.get("experts", "auto"),
+            dense=flags.get("dense", "auto"),
             tensor_parallel_size=flags.get("tensor_parallel_size", 1),
             data_parallel_size=flags.get("data_parallel_size", 1),
             expert_parallel=flags.get("enable_expert_parallel", False),

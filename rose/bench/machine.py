@@ -32,6 +32,18 @@ def describe_machine(device: torch.device, revision: str | None = None) -> dict[
     }
 
 
+def describe_client() -> dict[str, Any]:
+    """The machine that sends a load; what the server runs on is not known to it."""
+    return {
+        "device": f"load from {_cpu_name()}",
+        "num_cpus": os.cpu_count(),
+        "python": platform.python_version(),
+        "rose": __version__,
+        "httpx": _version_of("httpx"),
+        **_git_state(None),
+    }
+
+
 def device_name(device: torch.device) -> str:
     """The GPU's name, or the CPU's."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name()

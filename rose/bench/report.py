@@ -39,12 +39,17 @@ def tables(results: Iterable[Result]) -> str:
 
 
 def group_by(results: Iterable[Result], kind: Kind, axis: str) -> dict[tuple[str, str, int], list[Result]]:
-    """Rows of a kind by device, model and one value of their point, in order of these."""
+    """Rows of a kind by device, model and one value of their point, in order of these.
+
+    A row that failed before it knew its device counts to the only device that others ran on, if there is just one.
+    """
+    rows = [result for result in results if result.kind == kind]
+    devices = {str(row.machine["device"]) for row in rows if "device" in row.machine}
+    usual = devices.pop() if len(devices) == 1 else "an unknown device"
     groups: dict[tuple[str, str, int], list[Result]] = defaultdict(list)
-    for result in results:
-        if result.kind == kind:
-            device = str(result.machine.get("device", "an unknown device"))
-            groups[device, result.configuration.model_name, result.point[axis]].append(result)
+    for row in rows:
+        device = str(row.machine.get("device", usual))
+        groups[device, row.configuration.model_name, row.point[axis]].append(row)
     return dict(sorted(groups.items()))
 
 
@@ -115,9 +120,10 @@ def _facts(row: Result) -> str:
     revision = machine.get("git_revision") or "unknown revision"
     changed = ", with changes" if machine.get("git_dirty") else ""
     versions = [f"{name} {machine[name]}" for name in ("torch", "triton", "cuda", "python") if machine.get(name)]
+    weights = ", random weights" if row.configuration.load_format == "dummy" else ""
     return (
         f"{row.date[:10]}: {machine.get('device')}, {', '.join(versions)}, rose {machine.get('rose')} "
-        f"({revision[:12]}{changed}), seed {row.seed}"
+        f"({revision[:12]}{changed}), seed {row.seed}{weights}"
     )
 
 

@@ -23,16 +23,18 @@ class DoesNotFit(PointFailed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """What was measured: a model and how it was run.
+    """What was measured: a model and how it was asked to run; what `auto` came to is in a result's `machine`.
 
-    weight_format: of the experts; `auto` is the checkpoint's own. label: a name of the user's choice, else one is made
-    of the other fields.
+    experts, dense: the formats of the weights, as in `EngineConfig`; `auto` is the checkpoint's own. label: a name of
+    the user's choice, else one is made of the other fields.
     """
 
     model: str
-    device: str = ""
-    dtype: str = ""
-    weight_format: str = "auto"
+    device: str = "auto"
+    dtype: str = "auto"
+    load_format: str = "auto"
+    experts: str = "auto"
+    dense: str = "auto"
     tensor_parallel_size: int = 1
     data_parallel_size: int = 1
     expert_parallel: bool = False
@@ -58,7 +60,9 @@ class Configuration:
             parts.append(f"DP{self.data_parallel_size}")
         if self.expert_parallel:
             parts.append("EP")
-        parts += [value for value in (self.weight_format, self.dtype) if value not in ("", "auto")]
+        parts += [self.experts] if self.experts != "auto" else []
+        parts += [f"dense {self.dense}"] if self.dense != "auto" else []
+        parts += [self.dtype] if self.dtype != "auto" else []
         return " ".join(parts)
 
 
@@ -95,7 +99,7 @@ class Result:
 
     def to_json(self) -> str:
         """One line of JSON."""
-        return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
+        return json.dumps(dataclasses.asdict(self), ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> "Result":

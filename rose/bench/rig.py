@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from rose.bench.executor import BenchExecutor, fill_kv_cache
+from rose.bench.executor import BenchExecutor
 from rose.bench.results import Configuration, DoesNotFit, PointFailed
 from rose.bench.workload import RandomPrompts
 from rose.engine.config import EngineConfig
@@ -24,7 +24,6 @@ class Rig:
         self.device: torch.device = worker.model.device
         self.prompts = RandomPrompts(worker.model.vocab_size, seed)
         self.executor = BenchExecutor(worker, self.prompts.random)
-        fill_kv_cache(worker, seed)
 
     @classmethod
     def load(cls, config: EngineConfig) -> "Rig":
@@ -72,7 +71,8 @@ def engine_config(configuration: Configuration, **options: Any) -> EngineConfig:
         "tensor_parallel_size": (configuration.tensor_parallel_size, 1),
         "data_parallel_size": (configuration.data_parallel_size, 1),
         "enable_expert_parallel": (configuration.expert_parallel, False),
-        "quantization": (configuration.weight_format, "auto"),
+        "experts": (configuration.experts, "auto"),
+        "dense": (configuration.dense, "auto"),
     }
     for name, (value, default) in wanted.items():
         if value == default:

@@ -1,10 +1,10 @@
 """One loaded configuration, and the rows that are measured on it."""
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from rose.bench.ceilings import Ceilings, measure_ceilings
@@ -47,14 +47,14 @@ class Session:
         self.ceilings = _ceilings(config.device) if settings.with_ceilings else None
         self.rig = Rig.load(config)
         info = self.rig.worker.info
-        self.configuration = dataclasses.replace(configuration, device=self.rig.device.type, dtype=info.dtype)
+        self.configuration = configuration
         self.price = Price(settings.gpu_hour_usd, configuration.num_gpus)
         self.shape: ModelShape | None = shape_of(self.rig.worker.model)
-        self.formats: NumberFormats = formats_of(self.configuration)
-        self.parallelism: Parallelism = parallelism_of(self.configuration)
+        self.formats: NumberFormats = formats_of(configuration, info.dtype)
+        self.parallelism: Parallelism = parallelism_of(configuration)
         self.rates: MachineRates | None = rates_for(device_name(self.rig.device), self.ceilings)
         self._machine = describe_machine(self.rig.device, settings.revision)
-        self._machine["load_time_s"] = info.load_time_s
+        self._machine["engine"] = msgspec.to_builtins(info)
 
     def result(
         self,

@@ -130,10 +130,10 @@ def matrix(results: Sequence[Result], axis: str, cell: Sequence[Column]) -> str:
 
 
 def details(results: Sequence[Result], axes: Sequence[str], columns: Sequence[Column]) -> str:
-    """A line for each row, with its share of the floor and its routing."""
+    """A line for each row that was measured, with its share of the floor and its routing."""
     header = ["configuration", *axes, *(column.title for column in columns)]
     header += ["measured / floor", "experts used (even)", "load max/mean", "status"]
-    return markdown(header, [_detail_line(result, axes, columns) for result in results])
+    return markdown(header, [_detail_line(result, axes, columns) for result in results if result.metrics])
 
 
 def serve_table(results: Sequence[Result]) -> str:

@@ -4,12 +4,13 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import cyclopts
 from cyclopts import Parameter
 
-from rose.cli.bench_flags import BenchEngineFlags, BenchOutputFlags, ContextFillFlag, Counts
+from rose.cli.bench_flags import BenchEngineFlags, BenchOutputFlags, ContextFillFlag, Counts, Numbers
+from rose.cli.serve_flags import Count
 from rose.errors import ConfigError
 from rose.log import setup_logging
 
@@ -162,13 +163,99 @@ def ceilings(*, device: str = "auto", out: Path | None = None, revision: str | N
     if out is not None:
         result = Result(
             kind="ceilings",
-            configuration=Configuration(model="", device=found.type),
+            configuration=Configuration(model="", device=device),
             ceilings=measured,
             machine=describe_machine(found, revision),
             command=_command(),
             date=utc_now(),
         )
         append_results(out, [result])
+
+
+@app.command
+def serve(
+    *,
+    base_url: str = "http://127.0.0.1:8000/v1",
+    model: str | None = None,
+    rates: Numbers = (1.0, 2.0, 4.0),
+    input_len: Count = 1024,
+    output_len: Count = 256,
+    num_prompts: int = 100,
+    endpoint: Literal["chat/completions", "completions"] = "chat/completions",
+    ignore_eos: bool = True,
+    temperature: float = 1.0,
+    max_concurrency: int | None = None,
+    slo: Annotated[list[str] | None, Parameter(name=("--slo", "--goodput"), consume_multiple=True, negative=())] = None,
+    api_key: str | None = None,
+    timeout: float = 600.0,
+    label: str | None = None,
+    seed: int = 0,
+    out: Path | None = None,
+    result_dir: Path | None = None,
+) -> None:
+    """Send an open-loop load to a running server, any that speaks OpenAI's API, and tell its latencies.
+
+    Requests arrive as a Poisson process: when they are due, whatever became of those before.
+
+    Parameters
+    ----------
+    base_url
+        The server's API.
+    model
+        A name the server serves; its first one by default.
+    rates
+        Requests a second, one load for each; inf sends all at once.
+    input_len
+        Tokens of a prompt, by the server's count, about.
+    output_len
+        Tokens of an answer.
+    num_prompts
+        Requests of each load.
+    endpoint
+        chat/completions or completions.
+    ignore_eos
+        Ask for answers of exactly --output-len tokens, in the way that vLLM, SGLang and rose understand.
+    temperature
+        Of the requests.
+    max_concurrency
+        The most requests that are open at once; the load is then no longer open-loop.
+    slo
+        Goals in milliseconds that a good request meets, such as ttft:500 tpot:50 e2el:20000.
+    api_key
+        The server's key, if it wants one.
+    timeout
+        Seconds without a sign of life after which a request has failed.
+    label
+        Name of the server in reports.
+    seed
+        Of prompts and arrivals.
+    out
+        Append the rows to this file, as JSON lines.
+    result_dir
+        Write each result to a file of its own there too, with the keys of vllm bench serve and no others around them.
+    """
+    from rose.bench.load.client import RequestShape
+    from rose.bench.load.metrics import parse_slo
+    from rose.bench.load.run import Load
+    from rose.bench.load.session import Server, measure_rates, write_vllm_result
+    from rose.bench.report import tables
+    from rose.bench.results import append_results
+
+    _require_positive(num_prompts=num_prompts, output_len=output_len, input_len=input_len)
+    shape = RequestShape(model or "", endpoint, output_len, ignore_eos, {"temperature": temperature})
+    server = Server(base_url, api_key, timeout, label)
+    loads = [
+        Load(request_rate=rate, num_prompts=num_prompts, input_len=input_len, max_concurrency=max_concurrency)
+        for rate in rates
+    ]
+    rows = []
+    for row in measure_rates(server, shape, loads, parse_slo(slo or []), seed=seed, command=_command()):
+        rows.append(row)
+        if out is not None:
+            append_results(out, [row])
+        if result_dir is not None:
+            write_vllm_result(row, result_dir)
+    print(tables(rows))
 
 
 @app.command
@@ -254,7 +341,11 @@ def _start(model: str, engine: BenchEngineFlags | None, output: BenchOutputFlags
     engine, output = engine or BenchEngineFlags(), output or BenchOutputFlags()
     configuration = Configuration(
         model=model,
-        weight_format=engine.weight_format,
+        device=engine.device,
+        dtype=engine.dtype,
+        load_format=engine.load_format,
+        experts=engine.experts,
+        dense=engine.dense,
         tensor_parallel_size=engine.tensor_parallel_size,
         data_parallel_size=engine.data_parallel_size,
         expert_parallel=engine.enable_expert_parallel,

@@ -46,9 +46,11 @@ class BenchEngineFlags:
     load_format: Annotated[
         str, Parameter(group=_ENGINE, help="auto reads the checkpoint; dummy makes random weights of its shapes.")
     ] = "auto"
-    weight_format: Annotated[
-        str,
-        Parameter(name=("--weight-format", "--quantization"), group=_ENGINE, help="Of the experts; auto: as they are."),
+    experts: Annotated[
+        str, Parameter(group=_ENGINE, help="Format of the experts' weights: auto, bf16, fp8, fp8-block or mxfp4.")
+    ] = "auto"
+    dense: Annotated[
+        str, Parameter(group=_ENGINE, help="Format of attention's and the unembedding's: auto, bf16, fp8, fp8-block.")
     ] = "auto"
     tensor_parallel_size: Annotated[
         int, Parameter(name=("--tensor-parallel-size", "--tp", "-tp"), group=_ENGINE, help="GPUs that share the model.")

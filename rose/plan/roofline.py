@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from rose.plan.machine import MachineRates
 from rose.plan.shape import ModelShape, experts_touched, visible_pairs, visible_tokens
 
-BITS_PER_WEIGHT = {"mxfp4": 4.25, "fp8": 8.0, "bf16": 16.0, "fp32": 32.0}
-"""MXFP4 has an 8-bit scale for each 32 weights of 4 bits (OCP Microscaling v1.0)."""
+BITS_PER_WEIGHT = {"mxfp4": 4.25, "fp8": 8.0, "fp8-block": 8.0 + 32 / 128**2, "bf16": 16.0, "fp32": 32.0}
+"""MXFP4 has an 8-bit scale for each 32 weights of 4 bits (OCP Microscaling v1.0), `fp8-block` 32 bits for 128 x 128."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
