@@ -6,7 +6,7 @@ import sys
 import cyclopts
 
 from rose import __version__
-from rose.cli.streams import discard_output, prepare_streams
+from rose.cli.streams import as_one_line, discard_output, prepare_streams
 from rose.errors import RoseError
 
 app = cyclopts.App(
@@ -43,7 +43,7 @@ def main() -> None:
         print(f"rose: error: {_usage_error(error)}", file=sys.stderr)
         sys.exit(2)
     except RoseError as error:
-        print(f"rose: error: {error}", file=sys.stderr)
+        print(f"rose: error: {as_one_line(str(error))}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:
         discard_output()

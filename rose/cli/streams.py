@@ -27,6 +27,11 @@ def discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def as_one_line(text: str) -> str:
+    """`text` with line ends and control characters escaped, which the name of a file or of a tensor may hold."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
 def json_line(value: Any) -> str:
     """`value` as JSON in one line, for readers that split lines at any of Unicode's line ends too."""
     return json.dumps(value, ensure_ascii=False).translate(_LINE_ENDS)

@@ -71,3 +71,11 @@ def test_input_nested_too_deeply_is_one_line(tmp_path):
     (tmp_path / "deep").write_text("[" * 100_000)
     with pytest.raises(RequestError, match="deep, line 1: "):
         app(["generate", "rose-demo", "--input", str(tmp_path / "deep")], result_action="return_value")
+
+
+def test_an_error_is_one_line_whatever_it_names(tmp_path):
+    done = rose("inspect", str(tmp_path / "a\n\x1b[31mb"))
+    [line] = done.stderr.decode().splitlines()
+    assert line.startswith("rose: error: ")
+    assert "a\\n\\x1b[31mb" in line
+    assert done.returncode == 2

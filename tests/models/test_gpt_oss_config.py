@@ -116,7 +116,7 @@ def test_bad_values_name_the_key(key, value, message):
 
 def test_sizes_beyond_measure_only_together():
     config = hugging_face_config(SHAPE) | dict.fromkeys(("hidden_size", "intermediate_size", "vocab_size"), 1 << 24)
-    with pytest.raises(CheckpointError, match="the sizes make a model of .* parameters"):
+    with pytest.raises(CheckpointError, match=r"the sizes make a model of .* parameters"):
         read_config(config, "config.json")
 
 
