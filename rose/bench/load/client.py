@@ -98,7 +98,10 @@ async def exchange(client: httpx.AsyncClient, shape: RequestShape, prompt: str, 
         record.error = f"{type(error).__name__}: {error}".strip(": ")
         return record
     if record.error is None and not record.chunk_times:
-        record.error = "the stream ended without a token"
+        if record.output_tokens == 0:
+            record.error = "the stream ended without a token"
+        else:  # tokens that made no text, such as a chat format's own: all that is known is when they were done
+            record.chunk_times.append(time.perf_counter())
     record.output_tokens = record.output_tokens or len(record.chunk_times)
     return record
 
