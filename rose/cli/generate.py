@@ -106,7 +106,6 @@ def generate(
             dtype=dtype,
             max_model_len=max_model_len,
             max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max(4096, max_num_seqs),
             gpu_memory_utilization=gpu_memory_utilization,
         )
     with llm:

@@ -24,9 +24,10 @@ class EngineConfig:
     KV cache; `auto` is float32 on a CPU and bfloat16 on a GPU.
     max_model_len: tokens of prompt and output together that one request may have; None is as many as the model and the
     memory allow. max_num_seqs: requests that run at once. max_num_batched_tokens: tokens computed in one step; a
-    longer prompt takes several steps.
-    block_size: tokens in one KV block. gpu_memory_utilization: share of a GPU's memory for weights, activations and KV
-    cache together. kv_cache_bytes or num_blocks: the KV cache's size, instead of what the memory suggests.
+    longer prompt takes several steps. 0 is 4096 on a CPU; on a GPU 16384, which fills the tiles of 128 experts.
+    block_size: tokens in one KV block. 0 is 16 on a CPU and 128 on a GPU, where a block is a kernel's tile.
+    gpu_memory_utilization: share of a GPU's memory for weights, activations and KV cache together. kv_cache_bytes or
+    num_blocks: the KV cache's size, instead of what the memory suggests.
     seed: of the random numbers that requests without a seed of their own are given; None draws one.
     num_threads: CPU threads that compute, of the whole process, when the device is a CPU; None leaves it to
     `OMP_NUM_THREADS` where that is set, and else takes one for a small model and torch's own choice for others.
@@ -42,8 +43,8 @@ class EngineConfig:
     dtype: str = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 128
-    max_num_batched_tokens: int = 4096
-    block_size: int = 16
+    max_num_batched_tokens: int = 0
+    block_size: int = 0
     gpu_memory_utilization: float = 0.9
     kv_cache_bytes: int | None = None
     num_blocks: int | None = None
@@ -58,7 +59,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         self._check_choices()
         self._check_numbers()
-        if self.max_num_batched_tokens < self.max_num_seqs:
+        if 0 < self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
                 f"({self.max_num_seqs}): each running request needs one token of every step"
@@ -86,8 +87,8 @@ class EngineConfig:
         for name, low in (
             ("max_model_len", 2),
             ("max_num_seqs", 1),
-            ("max_num_batched_tokens", 1),
-            ("block_size", 1),
+            ("max_num_batched_tokens", 0),
+            ("block_size", 0),
             ("kv_cache_bytes", 1),
             ("num_blocks", 2),
             ("num_threads", 1),
@@ -99,6 +100,15 @@ class EngineConfig:
             raise ConfigError(
                 f"gpu_memory_utilization must be above 0 and at most 1, not {self.gpu_memory_utilization}"
             )
+
+    def for_device(self, device_type: str) -> "EngineConfig":
+        """The configuration with what depends on the kind of device, `cpu` or `cuda`, chosen where it was left open."""
+        is_cpu = device_type == "cpu"
+        return dataclasses.replace(
+            self,
+            block_size=self.block_size or (16 if is_cpu else 128),
+            max_num_batched_tokens=self.max_num_batched_tokens or max(4096 if is_cpu else 16384, self.max_num_seqs),
+        )
 
     def resolved(
         self, *, device: str, dtype: str, max_model_len: int, num_blocks: int, seed: int, num_threads: int

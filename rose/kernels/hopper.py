@@ -31,6 +31,11 @@ def _is_installed(package: str) -> bool:
         return False
 
 
+def is_hopper(device: torch.device) -> bool:
+    """Whether the fast backends are made for this device and can run here."""
+    return device.type == "cuda" and _is_hopper(torch.cuda.current_device() if device.index is None else device.index)
+
+
 def on_hopper(tensor: Tensor) -> bool:
     """Whether this tensor is on a GPU that the fast backends are written for."""
     return tensor.is_cuda and _is_hopper(tensor.device.index)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from rose.dist.parallel import ParallelConfig
 from rose.errors import CheckpointError, ConfigError
+from rose.kernels.hopper import is_hopper
 from rose.layers.parameter import Parameter, finish_loading, materialize
 from rose.log import get_logger
 from rose.models.base import CausalLM
@@ -49,8 +50,8 @@ def load_model(
 
     name: see `resolve_checkpoint`. dtype: of activations, KV cache and weights that are plain floats. experts, dense:
     the formats to hold weights in, see `WeightFormats`; what is stored otherwise is converted on the way. `auto` is as
-    stored, but MXFP4 experts that take no more than 2 GiB as floats are expanded. progress: called with (bytes done,
-    bytes in all), from (0, all) on.
+    stored, but MXFP4 experts become FP8 on a Hopper GPU, and elsewhere are expanded if they take no more than 2 GiB as
+    floats. progress: called with (bytes done, bytes in all), from (0, all) on.
 
     Needs the model's memory and a few hundred MiB, no second copy. Raises CheckpointError, UnsupportedModel and, for
     an impossible `parallel` or format, ConfigError.
@@ -93,7 +94,7 @@ def load_from(
     started = time.perf_counter()
     device = torch.device(device)
     plan = plan_model(source.config, source.tensors.keys(), str(source.config_path))
-    formats = choose_formats(plan, dtype, experts, dense)
+    formats = choose_formats(plan, dtype, experts, dense, device)
     model = plan.build(dtype=dtype, formats=formats)
     rules = plan.weight_rules(formats)
     assert isinstance(model, nn.Module)
@@ -110,13 +111,17 @@ def load_from(
     return model
 
 
-def choose_formats(plan: ModelPlan, dtype: torch.dtype, experts: FormatChoice, dense: FormatChoice) -> WeightFormats:
+def choose_formats(
+    plan: ModelPlan, dtype: torch.dtype, experts: FormatChoice, dense: FormatChoice, device: torch.device
+) -> WeightFormats:
     """Resolve `auto`; see `load_model`. Raises ConfigError for a format that does not exist."""
     check_choices(experts, dense)
     stored = plan.stored
     if experts == "auto":
         experts = stored.experts
-        if experts == "mxfp4" and plan.num_expert_weights * dtype.itemsize <= _EXPAND_LIMIT_BYTES:
+        if experts == "mxfp4" and is_hopper(device):
+            experts = "fp8"  # exact, and what the matrix units multiply
+        elif experts == "mxfp4" and plan.num_expert_weights * dtype.itemsize <= _EXPAND_LIMIT_BYTES:
             experts = "bf16"
     return WeightFormats(experts, stored.dense if dense == "auto" else dense)
 

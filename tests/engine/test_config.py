@@ -28,7 +28,7 @@ BLOCK_BYTES = 2 * 16 * 8 * 64 * 2
         ({"tensor_parallel_size": 2}, "tensor_parallel_size must be 1"),
         ({"max_model_len": 1}, "max_model_len"),
         ({"max_num_seqs": 0}, "max_num_seqs"),
-        ({"block_size": 0}, "block_size"),
+        ({"block_size": -1}, "block_size"),
         ({"num_blocks": 1}, "num_blocks"),
         ({"num_threads": 0}, "num_threads"),
         ({"gpu_memory_utilization": 0.0}, "gpu_memory_utilization"),
@@ -137,3 +137,12 @@ def test_the_largest_step_can_be_tried(max_num_seqs: int, max_num_batched_tokens
     )
     worker = Worker(config, FakeModel())
     assert worker._try_largest_step(config) > 0
+
+
+def test_what_the_device_decides_is_left_open_until_it_is_known() -> None:
+    config = EngineConfig("m")
+    assert (config.for_device("cpu").block_size, config.for_device("cpu").max_num_batched_tokens) == (16, 4096)
+    assert (config.for_device("cuda").block_size, config.for_device("cuda").max_num_batched_tokens) == (128, 16384)
+    chosen = EngineConfig("m", block_size=32, max_num_batched_tokens=512)
+    assert chosen.for_device("cuda") == chosen
+    assert EngineConfig("m", max_num_seqs=9000).for_device("cpu").max_num_batched_tokens == 9000

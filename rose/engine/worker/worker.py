@@ -39,6 +39,7 @@ class Worker:
     def __init__(self, config: EngineConfig, model: CausalLM, *, load_time_s: float = 0.0) -> None:
         """Take a loaded model and give it a KV cache. Raises `ConfigError` if the requests asked for do not fit."""
         self._model = model
+        config = config.for_device(model.device.type)
         self.kv_cache_spec = KVCacheSpec.from_layers(model.attention_specs, config.block_size)
         plan = self._plan(config)
         if model.device.type == "cpu":
@@ -147,7 +148,7 @@ def build_core(config: EngineConfig, progress: Progress | None = None) -> Engine
     return EngineCore(
         worker,
         max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_batched_tokens=worker.config.max_num_batched_tokens,
         enable_prefix_caching=config.enable_prefix_caching,
         seed=worker.config.seed,
     )
