@@ -52,6 +52,7 @@ def timed_step(core: EngineCore) -> tuple[float, EngineOutputs]:
     try:
         outputs = core.step()
     except torch.OutOfMemoryError as error:
+        torch.cuda.empty_cache()  # for the points that come after
         raise DoesNotFit(f"out of memory in a step: {_first_line(error)}") from error
     seconds = time.perf_counter() - begin
     for output in outputs.outputs:
