@@ -140,9 +140,9 @@ def test_the_largest_step_can_be_tried(max_num_seqs: int, max_num_batched_tokens
 
 
 def test_what_the_device_decides_is_left_open_until_it_is_known() -> None:
-    config = EngineConfig("m")
+    config = EngineConfig(model="m")
     assert (config.for_device("cpu").block_size, config.for_device("cpu").max_num_batched_tokens) == (16, 4096)
     assert (config.for_device("cuda").block_size, config.for_device("cuda").max_num_batched_tokens) == (128, 16384)
-    chosen = EngineConfig("m", block_size=32, max_num_batched_tokens=512)
+    chosen = EngineConfig(model="m", block_size=32, max_num_batched_tokens=512)
     assert chosen.for_device("cuda") == chosen
-    assert EngineConfig("m", max_num_seqs=9000).for_device("cpu").max_num_batched_tokens == 9000
+    assert EngineConfig(model="m", max_num_seqs=9000).for_device("cpu").max_num_batched_tokens == 9000
