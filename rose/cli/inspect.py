@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from rose.cli.loss_table import print_losses
 from rose.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -20,7 +21,13 @@ if TYPE_CHECKING:
 # The imports inside the functions keep `rose --help` quick.
 
 
-def inspect(model: str, /, *, as_json: Annotated[bool, cyclopts.Parameter(name="--json", negative="")] = False) -> None:
+def inspect(
+    model: str,
+    /,
+    *,
+    as_json: Annotated[bool, cyclopts.Parameter(name="--json", negative="")] = False,
+    hashes: Annotated[bool, cyclopts.Parameter(negative="")] = False,
+) -> None:
     """Show a checkpoint's config, its tensors and the parameters they fill. Reads headers only.
 
     Parameters
@@ -29,13 +36,18 @@ def inspect(model: str, /, *, as_json: Annotated[bool, cyclopts.Parameter(name="
         A folder, a bundled name such as rose-demo, or a Hugging Face repository.
     as_json
         Print one JSON object instead of tables.
+    hashes
+        Read every tensor of a converted checkpoint and compare it with the hash in its manifest.
 
     """
     from rose.weights.checkpoint import Checkpoint
+    from rose.weights.hashes import check_hashes
     from rose.weights.inventory import take_inventory
     from rose.weights.resolve import resolve_checkpoint
 
     checkpoint = Checkpoint(resolve_checkpoint(model))
+    if hashes:
+        check_hashes(checkpoint)
     inventory = take_inventory(checkpoint)
     report = _report(checkpoint, inventory)
     if as_json:
@@ -53,6 +65,8 @@ def _report(checkpoint: "Checkpoint", inventory: "Inventory") -> dict[str, Any]:
     return {
         "path": str(checkpoint.folder),
         "architecture": inventory.plan.architecture,
+        "layout": inventory.plan.layout,
+        "formats": asdict(inventory.plan.stored),
         "config": asdict(inventory.plan.config),
         "tensors": [
             {
@@ -62,9 +76,20 @@ def _report(checkpoint: "Checkpoint", inventory: "Inventory") -> dict[str, Any]:
                 "bytes": entry.tensor.num_bytes,
                 "file": entry.tensor.file.name,
                 "destination": entry.destination,
+                "transform": entry.transform,
             }
             for entry in inventory.entries
         ],
+        "filled_parameters": [
+            {
+                "name": parameter.name,
+                "dtype": parameter.dtype,
+                "shape": list(parameter.shape),
+                "sources": list(parameter.sources),
+            }
+            for parameter in inventory.parameters
+        ],
+        "manifest": checkpoint.manifest,
         "totals": {
             "parameters": inventory.plan.num_parameters,
             "quantized_parameters": 0 if inventory.plan.stored.experts == "bf16" else inventory.plan.num_expert_weights,
@@ -84,14 +109,20 @@ def _print_tables(report: dict[str, Any]) -> None:
     for key, value in _flatten(report["config"]):
         config.add_row(key, _short(value))
     console.print(config)
-    tensors = Table("tensor", "dtype", "shape", "bytes", "fills")
+    tensors = Table("tensor", "dtype", "shape", "bytes", "fills", "by")
     for column in tensors.columns:
         column.overflow = "fold"  # a name cut short is of no use
     for tensor in report["tensors"]:
         fills = escape(tensor["destination"]) if tensor["destination"] else "[red]nothing[/red]"
         shape = " × ".join(map(str, tensor["shape"]))
-        tensors.add_row(tensor["name"], tensor["dtype"], shape, f"{tensor['bytes']:,}", fills)
+        tensors.add_row(tensor["name"], tensor["dtype"], shape, f"{tensor['bytes']:,}", fills, tensor["transform"])
     console.print(tensors)
+    formats = report["formats"]
+    console.print(f"{report['layout']} layout, experts {formats['experts']}, dense {formats['dense']}")
+    if report["manifest"] is not None:
+        source = report["manifest"]["source"]
+        console.print(f"converted from {source['name']}, its tensors' SHA-256 {source['sha256']}", markup=False)
+        print_losses(report["manifest"])
     totals = report["totals"]
     by_dtype = ", ".join(f"{dtype} {num_bytes:,}" for dtype, num_bytes in totals["bytes_by_dtype"].items())
     console.print(

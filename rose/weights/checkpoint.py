@@ -37,7 +37,7 @@ class Checkpoint:
             self._read_all()
         self.manifest = read_manifest(folder)
         if self.manifest is not None:
-            check_manifest(folder, self.manifest, self.tensors)
+            check_manifest(folder, self.manifest, self.config, self.tensors)
 
     @property
     def name(self) -> str:

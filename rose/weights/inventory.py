@@ -1,6 +1,7 @@
-"""What a checkpoint holds and where each tensor goes, without reading a weight."""
+"""What a checkpoint holds, where each tensor goes and what fills each parameter, without reading a weight."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,15 +13,29 @@ from rose.models.registry import plan_model
 from rose.models.weight_map import WeightRule
 from rose.weights.checkpoint import Checkpoint
 from rose.weights.ledger import find_problems
-from rose.weights.safetensors_header import TensorInfo
+from rose.weights.safetensors_header import DTYPE_NAMES, TensorInfo
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A tensor of the checkpoint. destination: the parameter it fills, with the rows if not all; None for nowhere."""
+    """A tensor of the checkpoint.
+
+    destination: the parameter it fills, with the rows if not all; None for nowhere. transform: how, in a few words.
+    """
 
     tensor: TensorInfo
     destination: str | None
+    transform: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A parameter of the model, as its formats store it, and the tensors that fill it. dtype: the safetensors name."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    sources: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,25 +44,33 @@ class Inventory:
 
     plan: ModelPlan
     entries: tuple[Entry, ...]
+    parameters: tuple[Filled, ...]
     problems: tuple[str, ...]
 
 
 def take_inventory(checkpoint: Checkpoint) -> Inventory:
-    """Compare a checkpoint's headers with the model its config describes. Raises UnsupportedModel, CheckpointError."""
+    """Compare a checkpoint's headers with the model its config describes, in the formats that are stored.
+
+    Raises UnsupportedModel, CheckpointError.
+    """
     plan = plan_model(checkpoint.config, checkpoint.tensors.keys(), str(checkpoint.config_path))
     model = plan.build(dtype=torch.bfloat16, formats=plan.stored)
     assert isinstance(model, nn.Module)
     rules = plan.weight_rules(plan.stored)
     parameters = dict(model.named_parameters())
-    destinations = {
-        source.name: _destination(rule, index, parameters)
+    uses = {
+        source.name: (_destination(rule, index, parameters), rule.transform.name)
         for rule in rules
         for index, source in enumerate(rule.sources)
     }
     tensors = sorted(checkpoint.tensors.values(), key=lambda tensor: _natural_order(tensor.name))
     return Inventory(
         plan=plan,
-        entries=tuple(Entry(tensor, destinations.get(tensor.name)) for tensor in tensors),
+        entries=tuple(Entry(tensor, *uses.get(tensor.name, (None, None))) for tensor in tensors),
+        parameters=tuple(
+            Filled(name, DTYPE_NAMES[parameter.dtype], tuple(parameter.shape), _sources_of(name, rules))
+            for name, parameter in parameters.items()
+        ),
         problems=tuple(find_problems(checkpoint.tensors, rules, model, str(checkpoint.folder))),
     )
 
@@ -59,9 +82,23 @@ def _natural_order(name: str) -> list[tuple[int, str]]:
 
 def _destination(rule: WeightRule, index: int, parameters: dict[str, nn.Parameter]) -> str:
     """What source `index` of the rule fills; with as many targets as sources, the one in its place."""
-    target = rule.targets[index] if len(rule.targets) == len(rule.sources) else ", ".join(rule.targets)
+    target = _targets_of(rule, index)
     parameter = parameters.get(target)
     if rule.section is None or not isinstance(parameter, Parameter):
         return target
     start, length = parameter.shard.section_range(rule.section)
     return f"{target}[{start}:{start + length}]"
+
+
+def _targets_of(rule: WeightRule, index: int) -> str:
+    return rule.targets[index] if len(rule.targets) == len(rule.sources) else ", ".join(rule.targets)
+
+
+def _sources_of(parameter: str, rules: Sequence[WeightRule]) -> tuple[str, ...]:
+    return tuple(
+        source.name
+        for rule in rules
+        if parameter in rule.targets
+        for index, source in enumerate(rule.sources)
+        if parameter in _targets_of(rule, index).split(", ")
+    )

@@ -97,7 +97,9 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     return manifest
 
 
-def check_manifest(folder: Path, manifest: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> None:
+def check_manifest(
+    folder: Path, manifest: Mapping[str, Any], config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]
+) -> None:
     """Compare a manifest with the files beside it, without reading tensors. Raises CheckpointError."""
     path = folder / MANIFEST_NAME
     try:
@@ -115,6 +117,12 @@ def check_manifest(folder: Path, manifest: Mapping[str, Any], tensors: Mapping[s
             raise CheckpointError(f"{file} has {file.stat().st_size} bytes, {path} says {num_bytes}")
         if _hash_header(file) != digest:
             raise CheckpointError(f"{file}: its header is not the one that {path} has the hash of")
+    said = config.get("quantization_config")
+    formats = manifest.get("formats")
+    if manifest.get("layout") == "rose" and (not isinstance(said, dict) or not isinstance(formats, dict)):
+        raise CheckpointError(f"{path} is of rose's layout, but it or config.json does not say which formats are used")
+    if manifest.get("layout") == "rose" and any(said.get(weights) != name for weights, name in formats.items()):
+        raise CheckpointError(f"{path} says that the formats are {formats}, config.json says {said}")
     for name in sorted(tensors.keys() ^ expected):
         where = f"in {tensors[name].file} but not in {path}" if name in tensors else f"in {path} but in no file"
         raise CheckpointError(f"{name} is {where}")

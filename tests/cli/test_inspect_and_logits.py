@@ -37,7 +37,18 @@ def test_inspect_json(folder, capsys):
         "bytes": 64,
         "file": "model.safetensors",
         "destination": "blocks.2.attn.qkv.bias[128:160]",
+        "transform": "copy",
     }
+    parameters = {parameter["name"]: parameter for parameter in report["filled_parameters"]}
+    assert parameters["blocks.2.attn.qkv.bias"] == {
+        "name": "blocks.2.attn.qkv.bias",
+        "dtype": "BF16",
+        "shape": [160],
+        "sources": [f"model.layers.2.self_attn.{letter}_proj.bias" for letter in "qkv"],
+    }
+    assert sorted(name for p in parameters.values() for name in p["sources"]) == sorted(tensors)
+    assert (report["layout"], report["formats"]) == ("hf", {"experts": "mxfp4", "dense": "bf16"})
+    assert report["manifest"] is None
     totals = report["totals"]
     assert (
         totals["bytes"] == sum(tensor["bytes"] for tensor in tensors.values()) == sum(totals["bytes_by_dtype"].values())

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from rose.errors import ConfigError, UnsupportedModel
+from rose.errors import CheckpointError, ConfigError, UnsupportedModel
 from rose.layers.quant import quant_method
 from rose.models.base import CausalLM
 from rose.models.gpt_oss.config import GptOssConfig, read_config
@@ -77,10 +77,23 @@ def make_plan(config: Mapping[str, Any], tensor_names: Collection[str], source: 
     if method not in (None, "mxfp4", OWN_METHOD):
         raise UnsupportedModel(f"{source}: quantization_config is {method!r}; gpt-oss is served from mxfp4 or floats")
     plan = GptOssPlan(read_config(config, source), find_stored(tensor_names))
+    if method == OWN_METHOD:
+        _check_own(plan, quantization, source)
     for size in (plan.config.hidden_size, plan.config.moe.intermediate_size):
         if plan.stored.experts == "mxfp4" and size % BLOCK_ELEMENTS:
             raise UnsupportedModel(f"{source}: MXFP4 experts need sizes in multiples of {BLOCK_ELEMENTS}, got {size}")
     return plan
+
+
+def _check_own(plan: GptOssPlan, said: Any, source: str) -> None:
+    """Raise CheckpointError if the tensors are not in the formats that a config of rose's own gives."""
+    found = {"experts": plan.stored.experts, "dense": plan.stored.dense}
+    for weights, name in found.items():
+        if said.get(weights) != name:
+            raise CheckpointError(
+                f"{source}: quantization_config says that {weights} are in {said.get(weights)}, the tensors' names say "
+                f"{name}"
+            )
 
 
 def _check_formats(config: GptOssConfig, formats: WeightFormats) -> None:
