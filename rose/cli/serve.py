@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # The imports inside the functions keep `rose serve --help` quick.
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}\Z")
+_MAX_SHUTDOWN_S = 24 * 3600
 _TERMINATED = 128 + signal.SIGTERM
 
 
@@ -72,6 +73,14 @@ def server_settings(model: str, server: ServerFlags, api: ApiFlags) -> "ServerSe
 
     if api.current_date not in ("today", "none") and not _DATE.match(api.current_date):
         raise ConfigError(f"--current-date must be today, none or YYYY-MM-DD, not {api.current_date!r}")
+    if "" in (api.api_key or ()):
+        raise ConfigError("--api-key (or ROSE_API_KEY) is empty: it would let in whoever sends an empty key")
+    if "" in (api.served_model_name or ()):
+        raise ConfigError("--served-model-name must not be empty")
+    if api.max_body_bytes is not None and api.max_body_bytes < 1:
+        raise ConfigError(f"--max-body-bytes must be at least 1, not {api.max_body_bytes}")
+    if not 0 <= server.shutdown_timeout <= _MAX_SHUTDOWN_S:
+        raise ConfigError(f"--shutdown-timeout must be from 0 to {_MAX_SHUTDOWN_S}, not {server.shutdown_timeout}")
     return ServerSettings(
         served_model_names=tuple(api.served_model_name or default_model_names(model)),
         api_keys=tuple(api.api_key or ()),

@@ -23,7 +23,7 @@ def count(_type: Any, tokens: Any) -> int:
     digits = text[:-1] if unit > 1 else text
     try:
         return int(float(digits) * unit) if unit > 1 else int(digits)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ValueError(f"{text!r} is no count such as 4096, 128k or 128K") from None
 
 

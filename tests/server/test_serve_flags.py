@@ -51,6 +51,12 @@ def test_settings() -> None:
     assert (settings.served_model_names, settings.vllm_metrics, settings.current_date) == (("a", "b"), False, None)
     with pytest.raises(ConfigError, match="--current-date"):
         server_settings("m", ServerFlags(), ApiFlags(current_date="soon"))
+    for api in (ApiFlags(api_key=["sk", ""]), ApiFlags(served_model_name=[""]), ApiFlags(max_body_bytes=0)):
+        with pytest.raises(ConfigError, match="--"):
+            server_settings("m", ServerFlags(), api)
+    for seconds in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ConfigError, match="--shutdown-timeout"):
+            server_settings("m", ServerFlags(shutdown_timeout=seconds), ApiFlags())
     with pytest.raises(ConfigError, match="tensor_parallel_size"):
         engine_config("m", EngineFlags(tensor_parallel_size=2))
 
