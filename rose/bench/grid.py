@@ -22,6 +22,7 @@ A point is one value of every axis. Its order in the file is its order in time, 
 
 import itertools
 import json
+import os
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -121,6 +122,8 @@ class Point:
             tensor_parallel_size=flags.get("tensor_parallel_size", 1),
             data_parallel_size=flags.get("data_parallel_size", 1),
             expert_parallel=flags.get("enable_expert_parallel", False),
+            max_num_batched_tokens=flags.get("max_num_batched_tokens", 0),
+            block_size=flags.get("block_size", 0),
             label=flags.get("label"),
         )
 
@@ -149,7 +152,7 @@ def read_sweep(path: Path) -> Sweep:
     if unknown := tables.keys() - {"sweep", *KEYS}:
         raise ConfigError(f"{path}: [{min(unknown)}] is no table of a sweep; known are sweep, {', '.join(KEYS)}")
     shared = dict(tables.get("sweep", {}))
-    out = path.parent / str(shared.pop("out", path.with_suffix(".jsonl").name))
+    out = Path(os.path.normpath(path.parent / str(shared.pop("out", path.with_suffix(".jsonl").name))))
     timeout_s = shared.pop("timeout_s", _DEFAULT_TIMEOUT_S)
     if not isinstance(timeout_s, (int, float)) or timeout_s <= 0:
         raise ConfigError(f"{path}: timeout_s must be a number of seconds above 0, got {timeout_s!r}")

@@ -124,7 +124,7 @@ class _Bars:
 
 def _draw_bars(axes: "Axes", rows: Sequence[Result], lengths: Sequence[int], bars: _Bars) -> None:
     groups = _by_configuration(rows, "length")
-    width = 0.8 / len(groups)
+    width = 0.8 / max(3, len(groups))
     for index, (name, points) in enumerate(groups.items()):
         style = index % len(_GREYS)
         offset = (index - (len(groups) - 1) / 2) * width

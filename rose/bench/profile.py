@@ -29,7 +29,7 @@ _OPERATION_OF_LABEL = {
     "mlp.router": "router",
     "mlp.gate_up": "experts",
     "mlp.down": "experts",
-    "mlp": "routing, activation, combine",
+    "mlp": "experts",  # with what comes between their products: a fused op cannot be taken apart
     "attn_norm": "norms and residuals",
     "mlp_norm": "norms and residuals",
     "norm": "norms and residuals",

@@ -25,8 +25,7 @@ class DoesNotFit(PointFailed):
 class Configuration:
     """What was measured: a model and how it was asked to run; what `auto` came to is in a result's `machine`.
 
-    experts, dense: the formats of the weights, as in `EngineConfig`; `auto` is the checkpoint's own. label: a name of
-    the user's choice, else one is made of the other fields.
+    The fields are those of `EngineConfig`. label: a name of the user's choice, else one is made of the other fields.
     """
 
     model: str
@@ -38,6 +37,8 @@ class Configuration:
     tensor_parallel_size: int = 1
     data_parallel_size: int = 1
     expert_parallel: bool = False
+    max_num_batched_tokens: int = 0
+    block_size: int = 0
     label: str | None = None
 
     @property
@@ -63,6 +64,8 @@ class Configuration:
         parts += [self.experts] if self.experts != "auto" else []
         parts += [f"dense {self.dense}"] if self.dense != "auto" else []
         parts += [self.dtype] if self.dtype != "auto" else []
+        parts += [f"step {self.max_num_batched_tokens}"] if self.max_num_batched_tokens else []
+        parts += [f"block {self.block_size}"] if self.block_size else []
         return " ".join(parts)
 
 

@@ -63,17 +63,25 @@ def timed_step(core: EngineCore) -> tuple[float, EngineOutputs]:
 
 
 def engine_config(configuration: Configuration, **options: Any) -> EngineConfig:
-    """The engine's configuration. options: fields of `EngineConfig`; None leaves a field as it is.
+    """The engine's configuration. options: other fields of `EngineConfig`; None leaves a field as it is.
 
-    Raises `ConfigError` for a spread or weight format that this build's engine does not have.
+    Raises `ConfigError` for a spread that this build's engine does not have.
     """
     known = {field.name for field in dataclasses.fields(EngineConfig)}
     wanted = {
         "tensor_parallel_size": (configuration.tensor_parallel_size, 1),
         "data_parallel_size": (configuration.data_parallel_size, 1),
         "enable_expert_parallel": (configuration.expert_parallel, False),
-        "experts": (configuration.experts, "auto"),
-        "dense": (configuration.dense, "auto"),
+    }
+    options = {
+        "device": configuration.device,
+        "dtype": configuration.dtype,
+        "load_format": configuration.load_format,
+        "experts": configuration.experts,
+        "dense": configuration.dense,
+        "max_num_batched_tokens": configuration.max_num_batched_tokens,
+        "block_size": configuration.block_size,
+        **options,
     }
     for name, (value, default) in wanted.items():
         if value == default:

@@ -54,7 +54,8 @@ class Session:
         self.parallelism: Parallelism = parallelism_of(configuration)
         self.rates: MachineRates | None = rates_for(device_name(self.rig.device), self.ceilings)
         self._machine = describe_machine(self.rig.device, settings.revision)
-        self._machine["engine"] = msgspec.to_builtins(info)
+        tokens = self.rig.worker.config.max_num_batched_tokens
+        self._machine["engine"] = msgspec.to_builtins(info) | {"max_num_batched_tokens": tokens}
 
     def result(
         self,

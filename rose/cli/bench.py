@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # The imports inside the functions keep `rose bench --help` quick.
 
+_LEAST_STEP_TOKENS = 4096  # what an engine takes at least, if it is left the choice
+
 app = cyclopts.App(name="bench", help="Measure latency and cost; make reports.")
 
 Engine = Annotated[BenchEngineFlags | None, Parameter(name="*")]
@@ -106,16 +108,15 @@ def decode(
 
     _require_positive(repeats=repeats, steps=steps, context=min(context), batches=min(batches))
     flags, settings = engine or BenchEngineFlags(), output or BenchOutputFlags()
-    most_tokens = max(flags.max_num_batched_tokens, 2 * max(batches))
     num_steps = steps * repeats + warmup + num_extra_steps(settings.profile_steps)
-    longest = longest_request(max(context), max(batches), num_steps, most_tokens)
+    step_tokens = flags.max_num_batched_tokens or _LEAST_STEP_TOKENS
+    longest = longest_request(max(context), max(batches), num_steps, step_tokens)
     session = _start(
         model,
         engine,
         output,
         max_model_len=longest,
         max_num_seqs=max(batches),
-        max_num_batched_tokens=most_tokens,
     )
     _run(
         (
@@ -349,21 +350,16 @@ def _start(model: str, engine: BenchEngineFlags | None, output: BenchOutputFlags
         tensor_parallel_size=engine.tensor_parallel_size,
         data_parallel_size=engine.data_parallel_size,
         expert_parallel=engine.enable_expert_parallel,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        block_size=engine.block_size,
         label=output.label,
     )
     config = engine_config(
         configuration,
-        **{
-            "device": engine.device,
-            "dtype": engine.dtype,
-            "load_format": engine.load_format,
-            "block_size": engine.block_size,
-            "gpu_memory_utilization": engine.gpu_memory_utilization,
-            "max_num_batched_tokens": max(engine.max_num_batched_tokens, options["max_num_seqs"]),
-            "enable_prefix_caching": False,
-            "seed": output.seed,
-        }
-        | options,
+        gpu_memory_utilization=engine.gpu_memory_utilization,
+        enable_prefix_caching=False,
+        seed=output.seed,
+        **options,
     )
     settings = RunSettings(
         gpu_hour_usd=output.gpu_hour_price,

@@ -62,7 +62,9 @@ class BenchEngineFlags:
         bool,
         Parameter(name=("--enable-expert-parallel", "-ep"), negative=(), group=_ENGINE, help="Spread whole experts."),
     ] = False
-    max_num_batched_tokens: Annotated[Count, Parameter(group=_ENGINE, help="Tokens computed in one step.")] = 8192
+    max_num_batched_tokens: Annotated[
+        Count, Parameter(group=_ENGINE, help="Tokens computed in one step; 0: as served.")
+    ] = 0
     block_size: Annotated[int, Parameter(group=_ENGINE, help="Tokens in a block of the KV cache; 0: as served.")] = 0
     gpu_memory_utilization: Annotated[float, Parameter(group=_ENGINE, help="Share of a GPU's memory to use.")] = 0.9
 

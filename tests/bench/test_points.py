@@ -13,13 +13,11 @@ from rose.bench.session import RunSettings, Session
 from rose.cli.main import app
 from rose.errors import ConfigError
 
-MODEL = Configuration(model="rose-demo", label="demo")
+MODEL = Configuration(model="rose-demo", device="cpu", max_num_batched_tokens=64, block_size=16, label="demo")
 
 
 def make_session(**settings):
-    config = engine_config(
-        MODEL, device="cpu", max_model_len=300, max_num_seqs=4, max_num_batched_tokens=64, num_blocks=100, seed=3
-    )
+    config = engine_config(MODEL, max_model_len=300, max_num_seqs=4, num_blocks=100, seed=3)
     return Session(MODEL, config, RunSettings(seed=3, command="rose bench", **settings))
 
 

@@ -80,6 +80,7 @@ def test_names_of_configurations():
     assert name() == "TP1"
     assert name(experts="mxfp4", dense="fp8", dtype="bfloat16") == "TP1 mxfp4 dense fp8 bfloat16"
     assert name(tensor_parallel_size=2, data_parallel_size=4, expert_parallel=True) == "TP2 DP4 EP"
+    assert name(max_num_batched_tokens=8192, block_size=64) == "TP1 step 8192 block 64"
     assert name(tensor_parallel_size=2, label="vLLM 0.33") == "vLLM 0.33"
 
 
