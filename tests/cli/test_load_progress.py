@@ -35,5 +35,5 @@ def test_log_lines_elsewhere(caplog: pytest.LogCaptureFixture, monkeypatch: pyte
         show(10**9, 4 * 10**9)
     assert [record.getMessage() for record in caplog.records] == [
         "loading some/model",
-        "loading some/model: 25% of 4.0 GB",
+        "loading some/model: 25% of 4.0 GB, 0 s to go",
     ]
