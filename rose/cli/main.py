@@ -25,6 +25,7 @@ COMMANDS = {
     "logits": "rose.cli.logits:logits",
     "convert": "rose.cli.convert:convert",
     "synth": "rose.cli.synth:synth",
+    "verify": "rose.cli.verify:verify",
     "bench": "rose.cli.bench:app",
 }
 for _name, _target in COMMANDS.items():

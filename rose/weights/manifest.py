@@ -117,15 +117,18 @@ def check_manifest(
             raise CheckpointError(f"{file} has {file.stat().st_size} bytes, {path} says {num_bytes}")
         if _hash_header(file) != digest:
             raise CheckpointError(f"{file}: its header is not the one that {path} has the hash of")
-    said = config.get("quantization_config")
-    formats = manifest.get("formats")
-    if manifest.get("layout") == "rose" and (not isinstance(said, dict) or not isinstance(formats, dict)):
-        raise CheckpointError(f"{path} is of rose's layout, but it or config.json does not say which formats are used")
-    if manifest.get("layout") == "rose" and any(said.get(weights) != name for weights, name in formats.items()):
-        raise CheckpointError(f"{path} says that the formats are {formats}, config.json says {said}")
+    if manifest.get("layout") == "rose":
+        _check_formats(path, manifest.get("formats"), config.get("quantization_config"))
     for name in sorted(tensors.keys() ^ expected):
         where = f"in {tensors[name].file} but not in {path}" if name in tensors else f"in {path} but in no file"
         raise CheckpointError(f"{name} is {where}")
+
+
+def _check_formats(path: Path, formats: Any, said: Any) -> None:
+    if not isinstance(formats, dict) or not isinstance(said, dict):
+        raise CheckpointError(f"{path} is of rose's layout, but it or config.json does not say which formats are used")
+    if any(said.get(weights) != name for weights, name in formats.items()):
+        raise CheckpointError(f"{path} says that the formats are {formats}, config.json says {said}")
 
 
 def _hash_header(file: Path) -> str:
