@@ -1,5 +1,6 @@
 """`rose verify`: a model's logits and greedy tokens in each number format, against a slow float32 oracle."""
 
+import importlib
 import json
 import random
 import sys
@@ -135,7 +136,7 @@ def _transformers(checkpoint: "Checkpoint") -> Oracle:
     from rose.models.gpt_oss.weight_map import find_stored
 
     try:
-        import transformers
+        transformers: Any = importlib.import_module("transformers")
     except ImportError:
         raise ConfigError("--against transformers needs transformers 5: pip install transformers") from None
     if find_stored(checkpoint.tensors).layout != "hf":
