@@ -140,7 +140,7 @@ def _run(
     step: Callable[[], object], device: torch.device, num_steps: int, path: Path, activities: list[ProfilerActivity]
 ) -> float:
     synchronize(device)
-    with profile(activities=activities) as profiler:
+    with profile(activities=activities, acc_events=True) as profiler:
         begin = time.perf_counter()
         for _ in range(num_steps):
             step()
