@@ -69,8 +69,10 @@ def serve(
 
 def server_settings(model: str, server: ServerFlags, api: ApiFlags) -> "ServerSettings":
     """The frontend's settings. Raises `ConfigError` for a flag that cannot be."""
+    from rose.server.responses.store import open_store
     from rose.server.settings import ServerSettings
 
+    open_store(api.response_store)  # tells now, before a model is loaded, if it cannot be
     if api.current_date not in ("today", "none") and not _DATE.match(api.current_date):
         raise ConfigError(f"--current-date must be today, none or YYYY-MM-DD, not {api.current_date!r}")
     if "" in (api.api_key or ()):
@@ -90,6 +92,7 @@ def server_settings(model: str, server: ServerFlags, api: ApiFlags) -> "ServerSe
         max_body_bytes=api.max_body_bytes,
         allowed_origins=tuple(api.allowed_origins or ()),
         root_path=server.root_path,
+        response_store=api.response_store,
         current_date=None if api.current_date == "none" else api.current_date,
     )
 

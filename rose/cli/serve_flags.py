@@ -80,6 +80,13 @@ class ApiFlags:
     vllm_metrics: Annotated[bool, Parameter(group=_API, help="Show the metrics a second time under vLLM's prefix.")] = (
         True
     )
+    response_store: Annotated[
+        str,
+        Parameter(
+            group=_API,
+            help="Where the responses API keeps answers to go on from: `memory`, `none`, or `sqlite:PATH`.",
+        ),
+    ] = "memory"
     max_body_bytes: Annotated[
         Count | None,
         Parameter(group=_API, help="A longer request body is answered with 413. By the model's context by default."),

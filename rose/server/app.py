@@ -13,10 +13,13 @@ from rose.server.chat_completions.fields import IGNORED_FIELDS_HEADER
 from rose.server.chat_completions.handler import ChatCompletions
 from rose.server.errors import add_error_handlers
 from rose.server.generation import Generator
+from rose.server.intake import Intake
 from rose.server.metrics import Metrics
 from rose.server.middleware import REQUEST_ID_HEADER, ApiKeys, BodyLimit, RequestContext
 from rose.server.models import Models
 from rose.server.openapi import collect_definitions
+from rose.server.responses.handler import Responses
+from rose.server.responses.store import open_store
 from rose.server.settings import ServerSettings
 
 
@@ -33,7 +36,7 @@ def create_app(
             f"but the model's vocabulary ends at {engine.info.vocab_size - 1}: they do not belong together"
         )
     metrics = Metrics(engine, settings.served_model_names[0], vllm_names=settings.vllm_metrics)
-    generator = Generator(engine, chat_format, metrics)
+    generator = Generator(engine, chat_format, tokenizer, metrics)
     app = FastAPI(title="rose", version=__version__, root_path=settings.root_path, redoc_url=None)
     add_error_handlers(app)
 
@@ -44,9 +47,17 @@ def create_app(
         settings=settings,
         system_fingerprint=f"rose-{__version__}-{engine.info.dtype}",
     )
+    intake = Intake(metrics, settings)
+    responses = Responses(
+        generator=generator,
+        tokenizer=tokenizer,
+        intake=intake,
+        settings=settings,
+        store=open_store(settings.response_store),
+    )
     admin = Admin(engine=engine, generator=generator, tokenizer=tokenizer, metrics=metrics, settings=settings)
     models = Models(settings.served_model_names, engine.info.max_model_len)
-    for part in (chat_completions, models, admin):
+    for part in (chat_completions, responses, models, admin):
         app.include_router(part.router())
     collect_definitions(app)
 

@@ -57,13 +57,22 @@ class Completion:
         self.num_tokens = 0
         self.num_reasoning_tokens = 0
         self.is_finished = False
-        self.found_stop_string = False
         self._parser = parser
         self._scanner = StopScanner(stop)
         self._own_stop_token_ids = frozenset(own_stop_token_ids)
         self._pending = _Pending()
         self._num_content_chars_parsed = 0
         self._num_content_chars_shown = 0
+
+    @property
+    def stop_string(self) -> str | None:
+        """The stop string that was found, if one was."""
+        return self._scanner.found
+
+    @property
+    def found_stop_string(self) -> bool:
+        """Whether a stop string ended the completion."""
+        return self._scanner.found is not None
 
     def push(self, output: RequestOutput) -> CompletionDelta | None:
         """Take an output; None if it changed nothing that a client can see, or came after the end."""
@@ -110,7 +119,7 @@ class Completion:
             match event:
                 case ContentDelta(text):
                     self._num_content_chars_parsed += len(text)
-                    shown, self.found_stop_string = self._scanner.push(text)
+                    shown, _ = self._scanner.push(text)
                     self._show_content(shown, events)
                     if self.found_stop_string:
                         return

@@ -6,14 +6,16 @@ code turns its request into a `GenerationRequest` and the deltas into its answer
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from rose.chat.conversation import Conversation
 from rose.chat.events import Finished
-from rose.chat.format import ChatFormat
+from rose.chat.format import ChatFormat, StreamParser
+from rose.chat.plain_text import PlainTextParser
+from rose.chat.tokenizer import Tokenizer
 from rose.engine.client import EngineClient, RequestOutputs
 from rose.engine.messages import AddRequest, RequestFailure, RequestOutput
 from rose.engine.sampling_params import SamplingParams
@@ -27,15 +29,22 @@ MAX_STOP_STRINGS = 32
 _ENGINE_FAULTS = frozenset({"model_error"})  # failures of a request that its client cannot help
 
 
+@dataclass(frozen=True, slots=True)
+class TokenPrompt:
+    """A prompt of token ids that is continued as plain text, with no chat format on either side."""
+
+    token_ids: Sequence[int]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """What to generate.
+    """What to generate: the next turn of a conversation, or what follows a prompt of token ids.
 
     sampling_params: as the client wants them; its stop ids are only its own, the format's are added here. stop: stop
     strings, cut from the content together with what follows.
     """
 
-    conversation: Conversation
+    conversation: Conversation | TokenPrompt
     sampling_params: SamplingParams
     stop: tuple[str, ...] = ()
 
@@ -105,6 +114,14 @@ class Generation:
         finally:
             await self.close(cause)
 
+    def abort(self) -> None:
+        """Ask the engine to end the request. `deltas()` then raises the `ApiError` with the code `aborted`."""
+        self._engine.abort(self._request_id)
+
+    def stop_string(self, index: int = 0) -> str | None:
+        """The stop string that ended a completion, if one did."""
+        return self._completions[index].stop_string
+
     async def close(self, cause: BaseException | None = None) -> None:
         """Release the request, aborting what is unfinished of it. Harmless when closed or finished already."""
         if self._is_closed:
@@ -145,10 +162,16 @@ class Generation:
 class Generator:
     """Starts generations on one engine with one chat format."""
 
-    def __init__(self, engine: EngineClient, chat_format: ChatFormat, metrics: Metrics) -> None:
+    def __init__(self, engine: EngineClient, chat_format: ChatFormat, tokenizer: Tokenizer, metrics: Metrics) -> None:
         self._engine = engine
         self._format = chat_format
+        self._tokenizer = tokenizer
         self._metrics = metrics
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of prompt and answer together that one request may have."""
+        return self._engine.info.max_model_len
 
     async def render(self, conversation: Conversation) -> list[int]:
         """The prompt's ids. In a thread, for a long text takes a while and the other streams must go on."""
@@ -164,7 +187,7 @@ class Generator:
         params.validate()
         if not self._engine.is_alive:
             raise EngineDead("the engine is not running")
-        prompt_token_ids = await self.render(request.conversation)
+        prompt_token_ids, parser = await self._prepare(request.conversation)
         self._check_length(prompt_token_ids)
         record.on_submit(len(prompt_token_ids))
         added = AddRequest(
@@ -172,9 +195,7 @@ class Generator:
             prompt_token_ids=prompt_token_ids,
             sampling_params=_with_format_stops(params, self._format),
         )
-        completions = [
-            Completion(index, self._format.parser(), request.stop, params.stop_token_ids) for index in range(params.n)
-        ]
+        completions = [Completion(index, parser(), request.stop, params.stop_token_ids) for index in range(params.n)]
         generation = Generation(
             engine=self._engine,
             request=added,
@@ -184,6 +205,12 @@ class Generator:
         )
         await generation.wait_for_first_output(first_output_wait_s)
         return generation
+
+    async def _prepare(self, prompt: Conversation | TokenPrompt) -> tuple[list[int], Callable[[], StreamParser]]:
+        """The prompt's ids, and what makes a parser for that which follows them."""
+        if isinstance(prompt, TokenPrompt):
+            return list(prompt.token_ids), lambda: PlainTextParser(self._tokenizer)
+        return await self.render(prompt), self._format.parser
 
     def _check_length(self, prompt_token_ids: list[int]) -> None:
         """Refuse here what the engine would refuse too, before megabytes of ids cross to it."""

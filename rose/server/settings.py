@@ -1,5 +1,6 @@
 """What the server is told at its start, in one frozen object."""
 
+import datetime
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +17,8 @@ class ServerSettings:
     under vLLM's prefix. max_body_bytes: a longer body is a 413; None sets the limit by the model's context.
     keep_alive_s: a stream silent for so long gets a comment line. first_output_wait_s: how long a streamed request
     waits for its first output, so that a refusal can still have its own status code. current_date: `today`, a fixed
-    `YYYY-MM-DD`, or None to leave the date out of prompts.
+    `YYYY-MM-DD`, or None to leave the date out of prompts. response_store: where answers of the responses API are
+    kept: `memory`, `none`, or `sqlite:PATH`.
     """
 
     served_model_names: tuple[str, ...]
@@ -30,6 +32,11 @@ class ServerSettings:
     allowed_origins: tuple[str, ...] = ()
     root_path: str = ""
     current_date: str | None = "today"
+    response_store: str = "memory"
+
+    def prompt_date(self) -> str | None:
+        """The date to put into a prompt rendered now."""
+        return datetime.date.today().isoformat() if self.current_date == "today" else self.current_date
 
     def body_limit(self, max_model_len: int) -> int:
         """The longest body that is read: 16 bytes for each token of the context, which escaped text needs at most.

@@ -15,6 +15,11 @@ def sse_data(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
+def sse_event(name: str, data: bytes) -> bytes:
+    """One event with a name. Likewise."""
+    return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
+
+
 class EventStreamResponse(StreamingResponse):
     """Streams the events of an async generator.
 

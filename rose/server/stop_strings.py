@@ -13,6 +13,8 @@ class StopScanner:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._held = ""
+        self.found: str | None = None
+        """The stop string that ended the text, once there was one."""
 
     def push(self, text: str) -> tuple[str, bool]:
         """Take more text; return what may be shown, and whether a stop string was found right after it."""
@@ -21,8 +23,8 @@ class StopScanner:
         buffer = self._held + text
         found = [(at + len(stop), at) for stop in self._stops if (at := buffer.find(stop)) >= 0]
         if found:
-            _, start = min(found)
-            self._held = ""
+            end, start = min(found)
+            self._held, self.found = "", buffer[start:end]
             return buffer[:start], True
         num_held = max(_overlap(buffer, stop) for stop in self._stops)
         shown = buffer[: len(buffer) - num_held]

@@ -65,3 +65,10 @@ def test_default_names(tmp_path: Path) -> None:
     assert default_model_names("openai/gpt-oss-20b") == ("openai/gpt-oss-20b", "gpt-oss-20b")
     assert default_model_names("rose-demo") == ("rose-demo",)
     assert default_model_names(str(tmp_path)) == (tmp_path.name,)
+
+
+def test_the_response_store_is_checked_before_a_model_is_loaded(tmp_path: Path) -> None:
+    api = parse("--response-store", f"sqlite:{tmp_path}/responses.db")["api"]
+    assert server_settings("m", ServerFlags(), api).response_store == api.response_store
+    with pytest.raises(ConfigError, match="--response-store"):
+        server_settings("m", ServerFlags(), ApiFlags(response_store="disk"))

@@ -1,0 +1,29 @@
+"""Sampled tokens that follow a prompt of plain text: no roles, no channels, all of it is content."""
+
+from rose.chat.detokenizer import Detokenizer
+from rose.chat.events import ChatEvent, ContentDelta, Finished, FinishReason
+from rose.chat.format import Section
+from rose.chat.tokenizer import Tokenizer
+
+_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
+
+
+class PlainTextParser:
+    """A `StreamParser` for which every token is content, except control tokens, which have no text."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.section: Section = "control"
+        self._tokenizer = tokenizer
+        self._detokenizer = Detokenizer(tokenizer)
+
+    def push(self, token_id: int) -> list[ChatEvent]:
+        """Take the next token; return its text, unless it ends inside a character."""
+        self.section = "control" if self._tokenizer.is_special(token_id) else "content"
+        text = self._detokenizer.push(token_id)
+        return [ContentDelta(text)] if text else []
+
+    def finish(self, reason: str) -> list[ChatEvent]:
+        """End the text: what is held back of a character, then `Finished`."""
+        rest = self._detokenizer.flush()
+        finished = Finished(_REASONS.get(reason, "error"))
+        return [ContentDelta(rest), finished] if rest else [finished]

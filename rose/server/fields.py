@@ -1,0 +1,44 @@
+"""What becomes of a body's fields that its API's schema does not name.
+
+Three kinds: harmless ones are accepted; those that would change the answer and cannot be honoured are refused, unless
+they ask for what happens anyway; those that nobody knows are ignored and reported. Each API has its own lists.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rose.errors import RequestError
+from rose.server.errors import unsupported
+
+_MAX_NAMED = 32
+
+
+@dataclass(frozen=True, slots=True)
+class FieldKinds:
+    """The fields of one API beside those that it honours.
+
+    harmless: they change nothing about the answer. unsupported: each with the values that ask for nothing beyond what
+    happens anyway; null always does.
+    """
+
+    harmless: frozenset[str]
+    unsupported: Mapping[str, tuple[Any, ...]]
+
+    def review(self, extra: Mapping[str, Any], *, strict: bool) -> list[str]:
+        """The names of the fields that are ignored, in the body's order.
+
+        Raises `RequestError` for a field that is meaningful and unsupported, and under `strict` for an unknown one.
+        """
+        ignored = []
+        for name, value in extra.items():
+            if name in self.unsupported:
+                if value is not None and not any(value == harmless for harmless in self.unsupported[name]):
+                    raise unsupported(name, f"{name} is not supported")
+            elif name not in self.harmless:
+                ignored.append(name)
+        if ignored and strict:
+            raise RequestError(
+                f"unknown fields: {', '.join(ignored[:_MAX_NAMED])}", param=ignored[0], code="unknown_parameter"
+            )
+        return ignored

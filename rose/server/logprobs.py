@@ -1,0 +1,47 @@
+"""Log-probabilities of tokens, written for JSON."""
+
+import msgspec
+
+from rose.chat.tokenizer import Tokenizer
+from rose.server.completion import ContentLogprob
+
+LEAST_LOGPROB = -9999.0
+"""Stands for minus infinity, which JSON lacks; the figure is the one clients know from other servers."""
+
+
+class TopLogprob(msgspec.Struct, frozen=True):
+    """One of the likeliest tokens at a position."""
+
+    token: str
+    bytes: list[int]
+    logprob: float
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """A token with its log-probability. `bytes` tells what `token` cannot when a character is split."""
+
+    token: str
+    bytes: list[int]
+    logprob: float
+    top_logprobs: list[TopLogprob]
+
+
+class LogprobSpeller:
+    """Spells tokens out."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def spell(self, entry: ContentLogprob) -> TokenLogprob:
+        """One token, with its alternatives."""
+        top = [TopLogprob(*self._token(token_id, logprob)) for token_id, logprob in entry.logprobs.top]
+        return TokenLogprob(*self._token(entry.token_id, entry.logprobs.logprob), top)
+
+    def text(self, token_id: int) -> str:
+        """A token's text; the name of one that has none."""
+        raw = self._tokenizer.token_bytes(token_id)
+        return raw.decode("utf-8", errors="replace") or self._tokenizer.decode([token_id], keep_special=True)
+
+    def _token(self, token_id: int, logprob: float) -> tuple[str, list[int], float]:
+        text = self.text(token_id)
+        return text, list(self._tokenizer.token_bytes(token_id) or text.encode()), max(logprob, LEAST_LOGPROB)

@@ -1,0 +1,142 @@
+"""From the request body to what the generator takes and the response repeats; refusals name their field."""
+
+import time
+from typing import Any
+
+from rose.chat.conversation import Conversation, FunctionTool, Message
+from rose.engine.sampling_params import SamplingParams
+from rose.errors import RequestError
+from rose.server.constraints import refuse_forced_tool, refuse_output_format
+from rose.server.effort import reasoning_effort
+from rose.server.errors import unsupported
+from rose.server.responses.objects import ReasoningOptions, Response
+from rose.server.responses.open_item import new_id
+from rose.server.responses.schema import OtherItem, ResponsesRequest, Tool
+
+_LOGPROBS = "message.output_text.logprobs"
+_SUMMARIES = ("auto", "concise", "detailed", "none")
+_VERBOSITIES = ("low", "medium", "high")
+
+
+def to_conversation(body: ResponsesRequest, messages: tuple[Message, ...], *, current_date: str | None) -> Conversation:
+    """The chat that the model is to go on with. messages: those of the earlier turns and of the input, in order."""
+    opening = (Message("developer", body.instructions),) if body.instructions else ()
+    reasoning = body.reasoning
+    return Conversation(
+        messages=opening + messages,
+        tools=_offered_tools(body),
+        reasoning_effort=reasoning_effort(reasoning.effort if reasoning else None, param="reasoning.effort"),
+        current_date=current_date,
+    )
+
+
+def to_sampling_params(body: ResponsesRequest) -> SamplingParams:
+    """How to sample. Raises `RequestError` for a value that cannot be."""
+    wants_logprobs = _LOGPROBS in (body.include or ()) or bool(body.top_logprobs)
+    given: dict[str, Any] = {
+        "max_tokens": body.max_output_tokens,
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "logprobs": (body.top_logprobs or 0) if wants_logprobs else None,
+    }
+    params = SamplingParams(**{name: value for name, value in given.items() if value is not None})
+    params.validate()
+    return params
+
+
+def check(body: ResponsesRequest) -> None:
+    """Refuse what is understood and cannot be honoured, before anything is rendered."""
+    if body.background and body.store is False:
+        raise RequestError("a background response must be stored", param="background", code="invalid_value")
+    if body.background and body.stream:
+        raise unsupported("background", "a background response cannot be streamed; ask for its state by its id")
+    if body.text is not None and body.text.format is not None and body.text.format.type != "text":
+        wanted = body.text.format.type
+        if wanted in ("json_object", "json_schema"):
+            raise refuse_output_format("text.format", wanted)
+        raise _invalid("text.format.type", wanted, ("text", "json_object", "json_schema"))
+    if body.text is not None and body.text.verbosity not in (None, *_VERBOSITIES):
+        raise _invalid("text.verbosity", body.text.verbosity, _VERBOSITIES)
+    if body.reasoning is not None and body.reasoning.summary not in (None, *_SUMMARIES):
+        raise _invalid("reasoning.summary", body.reasoning.summary, _SUMMARIES)
+
+
+def ignored_inside(body: ResponsesRequest) -> list[str]:
+    """What is left out of tools and input, by its type, each kind once."""
+    tools = [f"tools.{tool.type}" for tool in body.tools or () if tool.type != "function"]
+    items = [] if isinstance(body.input, str) else body.input
+    others = [f"input.{item.type}" for item in items if isinstance(item, OtherItem)]
+    return list(dict.fromkeys(tools + others))
+
+
+def to_response(body: ResponsesRequest, *, model: str, default: SamplingParams) -> Response:
+    """The response as it is before its first token."""
+    reasoning, text = body.reasoning, body.text
+    return Response(
+        id=new_id("resp"),
+        created_at=int(time.time()),
+        model=model,
+        background=bool(body.background),
+        instructions=body.instructions,
+        max_output_tokens=body.max_output_tokens,
+        metadata=body.metadata or {},
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        previous_response_id=body.previous_response_id,
+        prompt_cache_key=body.prompt_cache_key,
+        reasoning=ReasoningOptions(
+            (reasoning.effort if reasoning else None) or "medium", reasoning.summary if reasoning else None
+        ),
+        safety_identifier=body.safety_identifier,
+        store=body.store is not False,
+        temperature=default.temperature,
+        text={"format": {"type": "text"}, "verbosity": (text.verbosity if text else None) or "medium"},
+        tool_choice=body.tool_choice if isinstance(body.tool_choice, str) else "auto",
+        tools=[_echo(tool) for tool in body.tools or () if tool.type == "function"],
+        top_logprobs=body.top_logprobs or 0,
+        top_p=default.top_p,
+        truncation=body.truncation or "disabled",
+        user=body.user,
+    )
+
+
+def as_client_named_it(error: RequestError) -> RequestError:
+    """The error with the name that this API has for the parameter at fault."""
+    names = {"messages": "input", "max_tokens": "max_output_tokens", "logprobs": "top_logprobs"}
+    if error.param not in names:
+        return error
+    return RequestError(error.message, param=names[error.param], code=error.code)
+
+
+def _offered_tools(body: ResponsesRequest) -> tuple[FunctionTool, ...]:
+    tools = tuple(_function(tool, i) for i, tool in enumerate(body.tools or ()) if tool.type == "function")
+    choice = body.tool_choice
+    if choice is None or choice == "auto":
+        return tools
+    if choice == "none":
+        return ()  # what the model is not told of, it does not call
+    if choice == "required" or not isinstance(choice, str):
+        raise refuse_forced_tool("tool_choice")
+    raise _invalid("tool_choice", choice, ("none", "auto", "required", "a named function"))
+
+
+def _function(tool: Tool, index: int) -> FunctionTool:
+    if tool.name is None:
+        param = f"tools[{index}].name"
+        raise RequestError(f"{param} is missing", param=param, code="missing_required_parameter")
+    return FunctionTool(tool.name, tool.description, tool.parameters)
+
+
+def _echo(tool: Tool) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.parameters,
+        "strict": tool.strict is not False,
+    }
+
+
+def _invalid(param: str, given: object, allowed: tuple[str, ...]) -> RequestError:
+    return RequestError(
+        f"{param} must be one of {', '.join(allowed)}, not {given!r}", param=param, code="invalid_value"
+    )

@@ -1,0 +1,210 @@
+"""The request body of `/v1/responses`: the shape of the fields that are honoured.
+
+Input items keep whatever else clients put on them, since they are stored and given back unchanged.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Tag, TypeAdapter
+
+from rose.server.intake import BodyPart, RequestBody
+
+
+class ContentPart(BodyPart):
+    """A part of a content. Only text is served; the others are refused by their type."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+def _text_or_list(value: Any) -> str | None:
+    return "<text>" if isinstance(value, str) else "<list>" if isinstance(value, list) else None
+
+
+def _text_or_object(value: Any) -> str | None:
+    return "<text>" if isinstance(value, str) else "<object>" if isinstance(value, (dict, BaseModel)) else None
+
+
+# The tags stand in angle brackets so that an error's location can leave them out.
+Content = Annotated[
+    Annotated[str, Tag("<text>")] | Annotated[list[ContentPart], Tag("<list>")],
+    Discriminator(
+        _text_or_list,
+        custom_error_type="content_type",
+        custom_error_message="Input should be a string or a list of content parts",
+    ),
+]
+
+
+class _Item(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+    id: str | None = None
+
+
+class InputMessage(_Item):
+    """A message of any role; its `type` may be left out."""
+
+    type: Literal["message"] | None = None
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Content | None = None
+
+
+class ReasoningInput(_Item):
+    """Reasoning that an earlier response had. A summary stands in for a content that is missing."""
+
+    type: Literal["reasoning"]
+    content: list[ContentPart] | None = None
+    summary: list[ContentPart] | None = None
+
+
+class FunctionCallInput(_Item):
+    """A call that an earlier response had."""
+
+    type: Literal["function_call"]
+    status: str | None = None
+    call_id: str
+    name: str
+    arguments: str
+
+
+class FunctionCallOutput(_Item):
+    """The result of a call."""
+
+    type: Literal["function_call_output"]
+    call_id: str
+    output: Content | None = None
+
+
+class ItemReference(_Item):
+    """An item of an earlier response by its id, which the server may or may not have kept."""
+
+    type: Literal["item_reference"] | None = None
+    id: str
+
+
+class OtherItem(_Item):
+    """An item of a kind that this server never makes. It is left out, and reported."""
+
+    type: str
+
+
+_ITEM_TAGS = {
+    "message": "<message>",
+    "reasoning": "<reasoning>",
+    "function_call": "<call>",
+    "function_call_output": "<output>",
+    "item_reference": "<reference>",
+}
+
+
+def _item_tag(value: Any) -> str | None:
+    if isinstance(value, BaseModel):
+        value = value.model_dump(exclude_unset=True)
+    if not isinstance(value, dict):
+        return None
+    kind = value.get("type")
+    if isinstance(kind, str):
+        return _ITEM_TAGS.get(kind, "<other>")
+    return "<reference>" if set(value) <= {"id", "type"} and "id" in value else "<message>"
+
+
+InputItem = Annotated[
+    Annotated[InputMessage, Tag("<message>")]
+    | Annotated[ReasoningInput, Tag("<reasoning>")]
+    | Annotated[FunctionCallInput, Tag("<call>")]
+    | Annotated[FunctionCallOutput, Tag("<output>")]
+    | Annotated[ItemReference, Tag("<reference>")]
+    | Annotated[OtherItem, Tag("<other>")],
+    Discriminator(_item_tag, custom_error_type="item_type", custom_error_message="Input should be an input item"),
+]
+
+STORED_ITEMS: TypeAdapter[list[InputItem]] = TypeAdapter(list[InputItem])
+"""Reads back items that were stored."""
+
+Input = Annotated[
+    Annotated[str, Tag("<text>")] | Annotated[list[InputItem], Tag("<list>")],
+    Discriminator(
+        _text_or_list,
+        custom_error_type="input_type",
+        custom_error_message="Input should be a string or a list of items",
+    ),
+]
+
+
+class Tool(BodyPart):
+    """An entry of `tools`. Those that are no functions are left out, and reported."""
+
+    type: str
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolChoiceObject(BodyPart):
+    """A `tool_choice` that is an object."""
+
+    type: str
+    mode: str | None = None
+
+
+ToolChoice = Annotated[
+    Annotated[str, Tag("<text>")] | Annotated[ToolChoiceObject, Tag("<object>")],
+    Discriminator(
+        _text_or_object,
+        custom_error_type="tool_choice_type",
+        custom_error_message="Input should be a string or an object with a type",
+    ),
+]
+
+
+class Reasoning(BodyPart):
+    """How the model is to reason. A summary is accepted as a wish, and none is written."""
+
+    effort: str | None = None
+    summary: str | None = None
+    generate_summary: str | None = None
+
+
+class TextFormat(BodyPart):
+    """The wished form of the text."""
+
+    type: str
+
+
+class TextOptions(BodyPart):
+    """How the text is to be."""
+
+    format: TextFormat | None = None
+    verbosity: str | None = None
+
+
+class ResponsesRequest(RequestBody):
+    """The whole body."""
+
+    input: Input
+    instructions: str | None = None
+    previous_response_id: str | None = None
+
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: Reasoning | None = None
+    text: TextOptions | None = None
+
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_logprobs: int | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+
+    include: list[str] | None = None
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+    stream: bool | None = None
+    background: bool | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+    user: str | None = None

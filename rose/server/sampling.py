@@ -1,0 +1,55 @@
+"""The sampling fields that several APIs share, beyond those that each names its own way."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from rose.engine.sampling_params import SamplingParams
+from rose.errors import RequestError
+from rose.server.generation import MAX_STOP_STRINGS
+
+
+class SamplingFields(BaseModel):
+    """Fields that mean the same in every API that has them."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+    seed: int | None = None
+    min_tokens: int | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+
+
+def sampling_params(fields: SamplingFields, **own: Any) -> SamplingParams:
+    """The parameters that a body asks for; `own` are those the API reads itself, None meaning the default.
+
+    Raises `RequestError` for a value that cannot be.
+    """
+    given: dict[str, Any] = {name: getattr(fields, name) for name in SamplingFields.model_fields} | own
+    if given["top_k"] == -1:  # how some clients spell "off"
+        given["top_k"] = None
+    if given["stop_token_ids"] is not None:
+        given["stop_token_ids"] = tuple(given["stop_token_ids"])
+    given["logit_bias"] = given["logit_bias"] or None
+    params = SamplingParams(**{name: value for name, value in given.items() if value is not None})
+    params.validate()
+    return params
+
+
+def stop_strings(stop: str | Sequence[str] | None, *, param: str = "stop") -> tuple[str, ...]:
+    """A stop field's strings. Raises `RequestError` for too many, or an empty one."""
+    strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if len(strings) > MAX_STOP_STRINGS:
+        raise RequestError(f"{param} may have {MAX_STOP_STRINGS} strings, not {len(strings)}", param=param)
+    if "" in strings:
+        raise RequestError("a stop string must not be empty", param=param, code="invalid_value")
+    return strings
