@@ -22,7 +22,7 @@ import httpx
 
 from demo.tasks.example import Example
 from demo.tasks.mixture import BUILDERS, EFFORTS, build
-from rose.chat.conversation import Conversation, FunctionTool, Message
+from rose.chat.conversation import Conversation, FunctionTool, Message, ReasoningEffort
 
 # Longer than any right reply; a reply that reaches it is wrong.
 _MAX_TOKENS = 512
@@ -107,11 +107,26 @@ def _last_number(text: str) -> str | None:
     return numbers[-1] if numbers else None
 
 
-async def evaluate(base_url: str, model: str, count: int, concurrency: int, seed: int) -> list[Outcome]:
+THREE_DIGITS = "add, three digits"
+
+
+def problem(task: str, rng: Random, effort: ReasoningEffort) -> Example:
+    """A held-out problem of a task; `THREE_DIGITS` is the part of `add` that the model card promises most for."""
+    if task != THREE_DIGITS:
+        return build(task, rng, "held_out", effort)
+    while True:
+        example = build("add", rng, "held_out", effort)
+        if re.fullmatch(r"\d{3} \+ \d{3} = \d+", example.reply.content):
+            return example
+
+
+async def evaluate(
+    base_url: str, model: str, count: int, concurrency: int, seed: int, tasks: list[str]
+) -> list[Outcome]:
     """Ask `count` held-out problems of each task and effort."""
     jobs = [
-        (task, build(task, Random(f"{seed}/{task}/{effort}/{index}"), "held_out", effort))
-        for task in BUILDERS
+        (task, problem(task, Random(f"{seed}/{task}/{effort}/{index}"), effort))
+        for task in tasks
         for effort in EFFORTS
         for index in range(count)
     ]
@@ -158,13 +173,15 @@ def main() -> None:
     parser.add_argument("--base-url", default="http://127.0.0.1:8000/v1")
     parser.add_argument("--model", default="rose-demo")
     parser.add_argument("--count", type=int, default=50, help="problems for each task and effort")
+    parser.add_argument("--task", action="append", choices=[THREE_DIGITS, *BUILDERS], help="only this; all by default")
     parser.add_argument("--concurrency", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True, help="folder for evaluation.json and evaluation.md")
     args = parser.parse_args()
 
     start = time.monotonic()
-    outcomes = asyncio.run(evaluate(args.base_url, args.model, args.count, args.concurrency, args.seed))
+    tasks = args.task or [THREE_DIGITS, *BUILDERS]
+    outcomes = asyncio.run(evaluate(args.base_url, args.model, args.count, args.concurrency, args.seed, tasks))
     table = as_table(outcomes)
     args.out.mkdir(parents=True, exist_ok=True)
     summary = {"count": args.count, "seed": args.seed, "seconds": round(time.monotonic() - start, 1)}
