@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rose.chat.answer_format import AnswerFormat
+
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 ReasoningEffort = Literal["low", "medium", "high"]
 
@@ -36,11 +38,15 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class FunctionTool:
-    """A function the model may call. `parameters` is a JSON schema of an object, or None for no parameters."""
+    """A function the model may call. `parameters` is a JSON schema of an object, or None for no parameters.
+
+    strict: the arguments of its calls must fit `parameters`.
+    """
 
     name: str
     description: str | None = None
     parameters: Mapping[str, Any] | None = None
+    strict: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,7 @@ class Conversation:
 
     current_date: `YYYY-MM-DD`, or None to leave the date out (then the same chat renders alike on every day).
     model_identity: the first sentence of the system message, or None for the format's own.
+    answer_format: the form that the text of the answer must have, or None for any.
     """
 
     messages: tuple[Message, ...]
@@ -56,3 +63,4 @@ class Conversation:
     reasoning_effort: ReasoningEffort = "medium"
     current_date: str | None = None
     model_identity: str | None = None
+    answer_format: AnswerFormat | None = None

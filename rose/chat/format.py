@@ -2,6 +2,7 @@
 
 from typing import Literal, Protocol
 
+from rose.chat.answer_format import ToolChoice
 from rose.chat.conversation import Conversation
 from rose.chat.events import ChatEvent
 
@@ -42,6 +43,14 @@ class ChatFormat(Protocol):
         """The prompt, up to and including what opens the assistant's turn. The same chat always gives the same ids.
 
         Raises `rose.errors.RequestError` for a conversation that cannot be rendered.
+        """
+        ...
+
+    def grammar(self, conversation: Conversation, tool_choice: ToolChoice) -> str | None:
+        """What the assistant's turn must look like, for an engine to enforce; None if nothing is demanded of it.
+
+        The grammar is one of llguidance's, in Lark, over all that is sampled after `render`'s prompt. Raises
+        `rose.errors.RequestError`, naming the client's field, for what cannot be enforced or met.
         """
         ...
 

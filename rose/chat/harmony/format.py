@@ -1,8 +1,10 @@
 """Harmony as a `ChatFormat`."""
 
+from rose.chat.answer_format import ToolChoice
 from rose.chat.conversation import Conversation
 from rose.chat.format import StreamParser
 from rose.chat.harmony.control import ControlTokens
+from rose.chat.harmony.grammar import turn_grammar
 from rose.chat.harmony.parser import HarmonyParser
 from rose.chat.harmony.renderer import Renderer
 from rose.chat.tokenizer import Tokenizer
@@ -26,6 +28,10 @@ class HarmonyFormat:
     def render(self, conversation: Conversation) -> list[int]:
         """The prompt, up to and including `<|start|>assistant`."""
         return self._renderer.render(conversation)
+
+    def grammar(self, conversation: Conversation, tool_choice: ToolChoice) -> str | None:
+        """The grammar of the whole turn, reasoning free; None if nothing is demanded of it."""
+        return turn_grammar(conversation, tool_choice)
 
     def parser(self) -> StreamParser:
         """A new parser, for the ids sampled after the prompt."""

@@ -1,0 +1,94 @@
+"""What a client demands of a text, as rules of a grammar in llguidance's Lark.
+
+Each piece is compiled here once, by itself, so that what llguidance cannot enforce is refused under the name of the
+client's own field before a token is sampled. A chat format puts the pieces in their place in its turn.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from llguidance import LLMatcher, regex_to_lark
+from llguidance.gbnf_to_lark import any_to_lark
+
+from rose.chat.answer_format import AnswerFormat, ChoiceFormat, GrammarFormat, JsonFormat, RegexFormat
+from rose.errors import RequestError
+
+ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+
+# Between two tokens of JSON: a line break and its indentation, or a blank or two. Without a bound, a model whose mask
+# leaves it nothing it likes writes blanks until it runs out of tokens.
+_WHITESPACE = r"\r?\n[ \t]{0,40}|[ \t]{1,2}"
+
+# Texts in which `<` is an ordinary character: strings, comments, regular expressions.
+_LARK_QUOTED = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\\n])+/')
+_MAX_REASON_CHARS = 400
+
+
+class GrammarRefused(Exception):
+    """llguidance cannot enforce this, for the reason in the text."""
+
+
+def answer_rule(wanted: AnswerFormat) -> str:
+    """The right-hand side of a rule for texts of the wanted form.
+
+    Raises `RequestError` with the client's name of the field if the form is invalid or cannot be enforced.
+    """
+    try:
+        match wanted:
+            case JsonFormat(schema):
+                return json_rule(ANY_OBJECT if schema is None else schema)
+            case RegexFormat(pattern):
+                return _checked(f"/{regex_to_lark(pattern, '')}/")
+            case ChoiceFormat(choices):
+                return _checked(" | ".join(map(literal, choices)))
+            case GrammarFormat(grammar):
+                return _nested(grammar)
+    except GrammarRefused as refused:
+        raise RequestError(
+            f"{wanted.param} cannot be enforced: {refused}", param=wanted.param, code="unsupported_grammar"
+        ) from None
+
+
+def json_rule(schema: Mapping[str, Any]) -> str:
+    """The right-hand side of a rule for JSON that `schema` describes. Raises `GrammarRefused`."""
+    # The key is llguidance's own, and a client's could switch keywords off in silence.
+    options = {"x-guidance": {"whitespace_pattern": _WHITESPACE}}
+    try:
+        return _checked(f"%json {json.dumps({**schema, **options})}")
+    except RecursionError:
+        raise GrammarRefused("the schema is nested too deeply") from None
+
+
+def literal(text: str) -> str:
+    """A terminal for `text` and nothing else."""
+    return json.dumps(text)
+
+
+def _nested(grammar: str) -> str:
+    try:
+        lark = any_to_lark(grammar)
+    except Exception as error:  # its converter raises whatever its parser stumbles over
+        raise GrammarRefused(f"neither Lark nor GBNF: {error}") from None
+    # Control tokens structure the turn: inside the answer they would end it, or begin another message.
+    if "<" in _LARK_QUOTED.sub("", lark):
+        raise GrammarRefused("special tokens have no place in the grammar of an answer")
+    _check(lark)  # by itself first: then its braces are known to match
+    return _checked(f"%lark {{\n{lark}\n}}")
+
+
+def _checked(rule: str) -> str:
+    _check(f"start: {rule}\n")
+    return rule
+
+
+def _check(grammar: str) -> None:
+    if error := LLMatcher.validate_grammar(grammar):
+        raise GrammarRefused(_reason(error))
+
+
+def _reason(error: str) -> str:
+    """llguidance's message without the place in our own text and the excerpt of it."""
+    first = re.sub(r"^at \d+\(\d+\): ", "", error.strip()).partition("\n   1 |")[0].strip()
+    return re.sub(r"\s*\n\s*", "; ", first)[:_MAX_REASON_CHARS]

@@ -1,0 +1,94 @@
+"""One grammar over the assistant's whole turn, from right after `<|start|>assistant`.
+
+Control tokens are terminals of their own: the same characters in ordinary tokens are text, in reasoning as anywhere.
+Reasoning stays free; what is demanded holds in the body of the final message and in the arguments of calls. The
+tokens that end the turn are written in the grammar, so that it is complete exactly where the turn is.
+"""
+
+from collections.abc import Sequence
+
+from rose.chat.answer_format import AnswerFormat, ToolChoice
+from rose.chat.conversation import Conversation, FunctionTool
+from rose.chat.grammar import ANY_OBJECT, GrammarRefused, answer_rule, json_rule, literal
+from rose.chat.harmony.tools import PREFIX
+from rose.errors import RequestError
+
+_NO_PARAMETERS = {"type": "object", "additionalProperties": False}
+
+_TERMINALS = """
+reasoning: <|channel|> "analysis" <|message|> TEXT <|end|> <|start|> "assistant"
+preamble: <|channel|> "commentary" <|message|> TEXT <|end|> <|start|> "assistant"
+json_type: " "? <|constrain|> "json" | " json"
+TEXT: /(?s:.*)/
+"""
+
+
+def turn_grammar(conversation: Conversation, choice: ToolChoice) -> str | None:
+    """The grammar of the turn that answers `conversation`; None if nothing is demanded of it.
+
+    Raises `RequestError`, naming the client's field, for what cannot be enforced or met.
+    """
+    wanted = conversation.answer_format
+    tools = _callable_tools(conversation.tools, choice)
+    is_free = choice == ToolChoice() and not any(tool.strict for _, tool in tools)
+    if wanted is None and is_free:
+        return None
+    must_call = choice.mode == "required"
+    rules = [f"start: {_turn(wanted, has_calls=bool(tools), must_call=must_call)}", *_TERMINALS.splitlines()[1:]]
+    if not must_call:
+        rules += _final(wanted)
+    if tools:
+        rules.append("call: " + " | ".join(f"call_{i}" for i, _ in tools))
+    for i, tool in tools:
+        rules += _call(i, tool)
+    return "\n".join(rules) + "\n"
+
+
+def _turn(wanted: AnswerFormat | None, *, has_calls: bool, must_call: bool) -> str:
+    if must_call:
+        return "(reasoning | preamble)* call"
+    if wanted is None:
+        return "(reasoning | preamble)* (final | call)" if has_calls else "(reasoning | preamble)* final"
+    # A preamble is content too, and would spoil the form of the final message's; before a call there is no such.
+    return "reasoning* final" + (" | (reasoning | preamble)* call" if has_calls else "")
+
+
+def _final(wanted: AnswerFormat | None) -> list[str]:
+    body = "TEXT" if wanted is None else answer_rule(wanted)
+    return ['final: <|channel|> "final" json_type? <|message|> final_body <|return|>', f"final_body: {body}"]
+
+
+def _call(i: int, tool: FunctionTool) -> list[str]:
+    """A call in both orders that the model writes: the recipient behind the channel, or before it."""
+    recipient = f" to={PREFIX}{tool.name}"
+    return [
+        f"call_{i}: (<|channel|> {literal('commentary' + recipient)} | {literal(recipient)} <|channel|> "
+        f'"commentary") json_type? <|message|> arguments_{i} <|call|>',
+        f"arguments_{i}: {_arguments(i, tool)}",
+    ]
+
+
+def _arguments(i: int, tool: FunctionTool) -> str:
+    schema = _NO_PARAMETERS if tool.parameters is None else tool.parameters
+    try:
+        return json_rule(schema)
+    except GrammarRefused as refused:
+        if not tool.strict:
+            return json_rule(ANY_OBJECT)  # nothing was promised but JSON
+        param = f"tools[{i}]"
+        message = f"{param}: the parameters of the strict function {tool.name!r} cannot be enforced: {refused}"
+        raise RequestError(message, param=param, code="unsupported_grammar") from None
+
+
+def _callable_tools(tools: Sequence[FunctionTool], choice: ToolChoice) -> list[tuple[int, FunctionTool]]:
+    """The tools that may be called, with their places among the conversation's."""
+    known = {tool.name for tool in tools}
+    missing = [name for name in choice.names or () if name not in known]
+    if missing or (choice.mode == "required" and not (tools if choice.names is None else choice.names)):
+        what = (
+            f"the function {missing[0]!r}, which is not among the tools"
+            if missing
+            else "a call, but there are no tools"
+        )
+        raise RequestError(f"tool_choice demands {what}", param="tool_choice", code="invalid_value")
+    return [(i, tool) for i, tool in enumerate(tools) if choice.names is None or tool.name in choice.names]
