@@ -79,7 +79,7 @@ class EngineCore:
         vocab_size = self.info.vocab_size
         # A small model's config may have kept the large one's ids: never sampled, and out of range for `min_tokens`.
         eos_token_ids = tuple(token_id for token_id in executor.eos_token_ids if token_id < vocab_size)
-        self._limits = RequestLimits(self.info.max_model_len, vocab_size, eos_token_ids)
+        self._limits = RequestLimits(self.info.max_model_len, vocab_size, eos_token_ids, self.info.takes_grammars)
         self._keys = itertools.count()
         self._random = random.Random(seed)
         self._refusals: list[RequestOutput] = []

@@ -105,7 +105,11 @@ class LoadProgress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
 
 
 class EngineReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
-    """The engine is up. max_model_len: tokens of prompt and output together that one request may have."""
+    """The engine is up.
+
+    max_model_len: tokens of prompt and output together that one request may have. takes_grammars: whether the model
+    has a tokenizer, without which grammars cannot be enforced.
+    """
 
     max_model_len: int
     vocab_size: int
@@ -115,6 +119,7 @@ class EngineReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     dtype: str
     num_parameters: int = 0
     load_time_s: float = 0.0
+    takes_grammars: bool = False
 
 
 class EngineOutputs(msgspec.Struct, frozen=True, kw_only=True, tag="outputs"):

@@ -11,11 +11,15 @@ from rose.errors import ContextLengthExceeded, RequestError
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """What a request is checked against. `max_model_len` counts prompt and output together."""
+    """What a request is checked against.
+
+    max_model_len: counts prompt and output together. takes_grammars: whether grammars can be enforced.
+    """
 
     max_model_len: int
     vocab_size: int
     eos_token_ids: tuple[int, ...]
+    takes_grammars: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -89,6 +93,12 @@ def build_requests(
     _check_prompt(message.prompt_token_ids, limits)
     _check_ids("stop_token_ids", params.stop_token_ids, limits.vocab_size)
     _check_ids("logit_bias", tuple(params.logit_bias or ()), limits.vocab_size)
+    if params.grammar is not None and not limits.takes_grammars:
+        raise RequestError(
+            "this model was loaded without a tokenizer, so no grammar can be enforced",
+            param="grammar",
+            code="no_grammars",
+        )
     num_prompt_tokens = len(message.prompt_token_ids)
     max_tokens_total = _max_tokens_total(num_prompt_tokens, params.max_tokens, limits.max_model_len)
     stop_ids = () if params.ignore_eos else tuple(dict.fromkeys((*limits.eos_token_ids, *params.stop_token_ids)))

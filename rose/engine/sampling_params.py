@@ -12,8 +12,9 @@ _MAX_INT = 2**63 - 1  # what the messages to the engine can hold
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Sampling and stopping rules of one request.
 
-    The order of the steps: penalties and logit bias on the raw logits, `min_tokens` masking, temperature, then top-k,
-    top-p and min-p on the distribution that temperature left. Reported logprobs are those of the raw logits.
+    The order of the steps: penalties and logit bias on the raw logits, the grammar's mask, `min_tokens` masking,
+    temperature, then top-k, top-p and min-p on the distribution that temperature left. Reported logprobs are those of
+    the raw logits.
 
     n: completions to make of the one prompt; the outputs carry their `index`.
     temperature: 0 is greedy. top_k: 0 is off. top_p: nucleus mass in (0, 1]. min_p: share of the best
@@ -26,6 +27,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     logprobs: None for none, 0 for the chosen token's, k for the top k besides.
     max_tokens: None for as many as fit the context. min_tokens: stop ids are masked until then.
     stop_token_ids: end the request; the stopping id is the last of its output ids. ignore_eos: pay them no heed.
+    grammar: what the output must follow, one of llguidance's grammars in Lark. The request ends with `stop` where
+    nothing can follow. Where only a stop id can, `min_tokens` does not hold it back.
     """
 
     n: int = 1
@@ -43,6 +46,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     min_tokens: int = 0
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    grammar: str | None = None
 
     def validate(self) -> None:
         """Raise `RequestError`, naming the field, for a value outside its range."""

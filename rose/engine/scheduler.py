@@ -109,8 +109,9 @@ class Scheduler:
             request = self._requests[scheduled.key]
             result = sampled.get(scheduled.key)
             if result is not None and result.error is not None:
-                failure = RequestFailure(message=result.error, code="model_error")
-                outputs.append(self._finish(request, "error", failure, forget=True))
+                failure = RequestFailure(message=result.error, code=result.error_code)
+                is_poisoned = result.error_code == "model_error"
+                outputs.append(self._finish(request, "error", failure, forget=is_poisoned))
                 continue
             num_accepted = len(result.token_ids) - 1 if result is not None else 0
             request.num_computed_tokens += scheduled.num_tokens - scheduled.num_draft_tokens + num_accepted
@@ -200,6 +201,8 @@ class Scheduler:
             num_taken += 1
             if reason is not None:
                 break
+        if reason is None and result.is_complete:
+            reason = "stop"
         token_ids = result.token_ids[:num_taken]
         logprobs = None if result.logprobs is None else result.logprobs[:num_taken]
         if reason is None:

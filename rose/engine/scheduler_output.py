@@ -44,9 +44,15 @@ class SchedulerOutput(msgspec.Struct, kw_only=True):
 
 
 class SampledTokens(msgspec.Struct, frozen=True, kw_only=True):
-    """What a step brought one request. `error`: why it cannot go on; then there are no tokens."""
+    """What a step brought one request.
+
+    is_complete: its grammar allows nothing more. error: why it cannot go on; then there are no tokens. error_code: as
+    in `RequestFailure`.
+    """
 
     key: int
     token_ids: list[int]
     logprobs: list[TokenLogprobs] | None = None
+    is_complete: bool = False
     error: str | None = None
+    error_code: str = "model_error"

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
@@ -26,6 +27,7 @@ def make_core(
     max_num_batched_tokens: int = 64,
     max_model_len: int | None = None,
     enable_prefix_caching: bool = True,
+    tokenizer_file: Path | None = None,
 ) -> EngineCore:
     """An engine whose KV cache is full of NaN at first, so that reading what nobody wrote shows."""
     config = EngineConfig(
@@ -37,7 +39,7 @@ def make_core(
         max_num_batched_tokens=max_num_batched_tokens,
         max_model_len=max_model_len,
     )
-    worker = Worker(config, model or FakeModel())
+    worker = Worker(config, model or FakeModel(), tokenizer_file=tokenizer_file)
     for tensor in worker.kv_tensors.tensors:
         tensor.fill_(float("nan"))
     return EngineCore(

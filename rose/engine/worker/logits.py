@@ -13,31 +13,50 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from rose.engine.worker.sampler import SamplingRow
+    from rose.engine.worker.token_mask import TokenMask
 
 _NUM_CANDIDATES = 1024  # so many best logits nearly always hold the whole nucleus, and are found without a full sort
 
 
-def adjust_logits(logits: Tensor, rows: Sequence["SamplingRow"]) -> Tensor:
-    """Penalties, bias and `min_tokens` masking. Returns a new tensor if anything changes, else `logits` itself."""
+def adjust_logits(logits: Tensor, rows: Sequence["SamplingRow"], mask: "TokenMask | None" = None) -> Tensor:
+    """Penalties, bias, grammars, `min_tokens`. Returns a new tensor if anything changes, else `logits` itself."""
+    logits = _shift(logits, rows)
+    if mask is not None:
+        logits = mask.apply(logits)
+    return _hold_back_stops(logits, rows)
+
+
+def _shift(logits: Tensor, rows: Sequence["SamplingRow"]) -> Tensor:
+    """Penalties and bias."""
     penalized = [i for i, row in enumerate(rows) if _has_penalty(row)]
     biases = [(i, token, bias) for i, row in enumerate(rows) for token, bias in (row.params.logit_bias or {}).items()]
-    masked = [
-        (i, stop_id, -torch.inf)
-        for i, row in enumerate(rows)
-        if len(row.output_token_ids) < row.params.min_tokens
-        for stop_id in row.stop_ids
-    ]
-    if not (penalized or biases or masked):
+    if not (penalized or biases):
         return logits
     logits = logits.clone()
     if penalized:
         index = torch.tensor(penalized, device=logits.device)
         logits[index] = _penalize(logits[index], [rows[i] for i in penalized])
-    if biases or masked:
-        row_ids, token_ids, values = zip(*biases, *masked, strict=True)
+    if biases:
+        row_ids, token_ids, values = zip(*biases, strict=True)
         where = (torch.tensor(row_ids, device=logits.device), torch.tensor(token_ids, device=logits.device))
         logits.index_put_(where, torch.tensor(values, device=logits.device), accumulate=True)
     return logits
+
+
+def _hold_back_stops(logits: Tensor, rows: Sequence["SamplingRow"]) -> Tensor:
+    """`min_tokens`: no stop ids before. A row that a grammar leaves nothing else is complete, and may end."""
+    early = [
+        (i, stop_id)
+        for i, row in enumerate(rows)
+        if len(row.output_token_ids) < row.params.min_tokens
+        for stop_id in row.stop_ids
+    ]
+    if not early:
+        return logits
+    row_ids, stop_ids = zip(*early, strict=True)
+    where = (torch.tensor(row_ids, device=logits.device), torch.tensor(stop_ids, device=logits.device))
+    held = logits.index_put(where, torch.tensor(-torch.inf, device=logits.device))
+    return torch.where(held.amax(dim=-1, keepdim=True) == -torch.inf, logits, held)
 
 
 def truncate_logits(logits: Tensor, rows: Sequence["SamplingRow"]) -> Tensor:

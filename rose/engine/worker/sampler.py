@@ -17,6 +17,7 @@ from torch import Tensor
 from rose.engine.messages import TokenLogprobs
 from rose.engine.sampling_params import SamplingParams
 from rose.engine.worker.logits import adjust_logits, truncate_logits
+from rose.engine.worker.token_mask import TokenMask
 
 _GREEDY_BELOW = 1e-5  # a temperature this low leaves nothing to chance, and dividing by it may overflow
 _UNIFORM_BITS = 48  # few enough that u * total stays below total in float64
@@ -47,9 +48,12 @@ class Sampled:
     logprobs: TokenLogprobs | None
 
 
-def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[Sampled]:
-    """Sample one token for each row of `logits` [num_rows, vocab_size] float32, which is left as it is."""
-    adjusted = adjust_logits(logits, rows)
+def sample(logits: Tensor, rows: Sequence[SamplingRow], mask: TokenMask | None = None) -> list[Sampled]:
+    """Sample one token for each row of `logits` [num_rows, vocab_size] float32, which is left as it is.
+
+    mask: what grammars allow.
+    """
+    adjusted = adjust_logits(logits, rows, mask)
     best, token_ids = adjusted.max(dim=-1)  # [num_rows]; NaN wins over every number
     drawn = [i for i, row in enumerate(rows) if row.is_random]
     if drawn:

@@ -5,6 +5,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -15,6 +16,8 @@ from rose.engine.kv_cache.spec import KVCacheSpec
 from rose.engine.messages import EngineReady
 from rose.engine.sampling_params import SamplingParams
 from rose.engine.scheduler_output import NewRequest, SampledTokens, ScheduledRequest, SchedulerOutput
+from rose.engine.worker.grammar import Grammars
+from rose.engine.worker.grammar_tokenizer import TokenizerFile
 from rose.engine.worker.input_batch import InputBatch
 from rose.engine.worker.kv_tensors import KVTensors, available_kv_bytes
 from rose.engine.worker.model_runner import ModelRunner
@@ -22,6 +25,7 @@ from rose.errors import ConfigError
 from rose.log import get_logger
 from rose.models.base import CausalLM
 from rose.weights.loader import load_dummy, load_model
+from rose.weights.resolve import resolve_tokenizer
 
 logger = get_logger(__name__)
 
@@ -36,8 +40,18 @@ Progress = Callable[[int, int], None]
 class Worker:
     """The `Executor` of one device."""
 
-    def __init__(self, config: EngineConfig, model: CausalLM, *, load_time_s: float = 0.0) -> None:
-        """Take a loaded model and give it a KV cache. Raises `ConfigError` if the requests asked for do not fit."""
+    def __init__(
+        self,
+        config: EngineConfig,
+        model: CausalLM,
+        *,
+        tokenizer_file: Path | None = None,
+        load_time_s: float = 0.0,
+    ) -> None:
+        """Take a loaded model and give it a KV cache. Raises `ConfigError` if the requests asked for do not fit.
+
+        tokenizer_file: the model's vocabulary, for requests with a grammar; without it they are refused.
+        """
         self._model = model
         config = config.for_device(model.device.type)
         self.kv_cache_spec = KVCacheSpec.from_layers(model.attention_specs, config.block_size)
@@ -61,7 +75,9 @@ class Worker:
             len(self.kv_cache_spec.groups),
         )
         self.kv_tensors = KVTensors(self.kv_cache_spec, plan.num_blocks, device=model.device, dtype=model.dtype)
-        self._runner = self._make_runner(self.kv_tensors, config.max_num_seqs, plan.max_model_len)
+        vocabulary = None if tokenizer_file is None else TokenizerFile(tokenizer_file, model.vocab_size)
+        grammars = None if vocabulary is None else Grammars(vocabulary)
+        self._runner = self._make_runner(self.kv_tensors, config.max_num_seqs, plan.max_model_len, grammars)
         self.info = EngineReady(
             max_model_len=plan.max_model_len,
             vocab_size=model.vocab_size,
@@ -71,6 +87,7 @@ class Worker:
             dtype=_name(model.dtype),
             num_parameters=model.num_parameters,
             load_time_s=load_time_s,
+            takes_grammars=grammars is not None,
         )
 
     @property
@@ -122,9 +139,11 @@ class Worker:
         runner.execute(_trial_step(lengths, len(spec.groups), num_blocks))
         return sum(tensor.nbytes for tensor in kv.tensors)
 
-    def _make_runner(self, kv: KVTensors, max_num_seqs: int, max_model_len: int) -> ModelRunner:
+    def _make_runner(
+        self, kv: KVTensors, max_num_seqs: int, max_model_len: int, grammars: Grammars | None = None
+    ) -> ModelRunner:
         inputs = InputBatch(kv, max_num_seqs=max_num_seqs, max_model_len=max_model_len, device=self._model.device)
-        return ModelRunner(self._model, inputs)
+        return ModelRunner(self._model, inputs, grammars)
 
 
 def build_worker(config: EngineConfig, progress: Progress | None = None) -> Worker:
@@ -139,7 +158,8 @@ def build_worker(config: EngineConfig, progress: Progress | None = None) -> Work
     formats = {name: getattr(config, name) for name in ("experts", "dense") if getattr(config, name) != "auto"}
     dtype = _resolve_dtype(config.dtype, device)
     model = load(config.model, device=device, dtype=dtype, progress=progress, **formats)
-    return Worker(config, model, load_time_s=time.monotonic() - start)
+    tokenizer_file = _find_tokenizer_file(config)
+    return Worker(config, model, tokenizer_file=tokenizer_file, load_time_s=time.monotonic() - start)
 
 
 def build_core(config: EngineConfig, progress: Progress | None = None) -> EngineCore:
@@ -193,6 +213,13 @@ def _find_loader(name: str) -> Callable[..., CausalLM]:
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"load_format {name}: {error}") from error
     return loader
+
+
+def _find_tokenizer_file(config: EngineConfig) -> Path | None:
+    if config.load_format not in ("auto", "dummy"):
+        return None  # only the loader knows the model
+    file = resolve_tokenizer(config.model, config.load_format) / "tokenizer.json"
+    return file if file.is_file() else None
 
 
 def _trial_step(lengths: list[int], num_groups: int, num_blocks: int) -> SchedulerOutput:
