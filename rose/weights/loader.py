@@ -19,7 +19,7 @@ from rose.models.registry import plan_model
 from rose.models.weight_map import WeightFormats, WeightRule
 from rose.numerics.format import FormatName
 from rose.weights.checkpoint import Checkpoint
-from rose.weights.jobs import Job, cut_into_jobs, describe_sources
+from rose.weights.jobs import JOB_BYTES, Job, cut_into_jobs, describe_sources
 from rose.weights.ledger import find_problems, summarize_problems
 from rose.weights.resolve import resolve_checkpoint
 from rose.weights.source import LoadTimes, WeightSource
@@ -145,7 +145,7 @@ def _fill(
     work: list[tuple[Job, list[Tensor]]] = []
     for rule in rules:
         targets = _target_views(rule, parameters)
-        jobs = cut_into_jobs(rule, source.tensors, [view.shape for view in targets])
+        jobs = cut_into_jobs(rule, source.tensors, [view.shape for view in targets], job_bytes=JOB_BYTES)
         work += (
             (job, [_rows(view, rows) for view, rows in zip(targets, job.target_rows, strict=True)]) for job in jobs
         )

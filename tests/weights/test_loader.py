@@ -10,6 +10,7 @@ from rose.layers.parameter import materialize
 from rose.models.weight_map import Copy, SourceTensor, WeightRule
 from rose.weights import loader
 from rose.weights.checkpoint import Checkpoint
+from rose.weights.convert import convert
 from rose.weights.inventory import take_inventory
 from rose.weights.ledger import find_problems
 from rose.weights.loader import load_model
@@ -43,18 +44,33 @@ def assert_refused(folder, *fragments):
         assert fragment in str(caught.value)
 
 
-@pytest.mark.parametrize("experts", ["mxfp4", "bf16"])
-@pytest.mark.parametrize("layout", ["hugging_face", "hugging_face_floats", "original"])
-def test_every_parameter_is_filled(layout, experts, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("experts", "dense"), [("mxfp4", "bf16"), ("bf16", "fp8"), ("fp8", "bf16"), ("fp8-block", "fp8-block")]
+)
+@pytest.mark.parametrize("layout", ["hugging_face", "hugging_face_floats", "original", "rose"])
+def test_every_parameter_is_filled(layout, experts, dense, tmp_path, monkeypatch):
+    """Memory is full of NaN, in whatever format, before anything is loaded."""
+
     def poison(module, device):
         materialize(module, device)
         for parameter in module.parameters():
-            parameter.data.fill_(float("nan") if parameter.is_floating_point() else 255)
+            if parameter.itemsize == 1:
+                parameter.data.view(torch.uint8).fill_(0x7F if parameter.is_floating_point() else 255)
+            else:
+                parameter.data.fill_(float("nan"))
 
+    folder = write_checkpoint(
+        tmp_path / "source", SHAPE, layout="original" if layout == "rose" else layout, num_files=3
+    )
+    if layout == "rose":
+        convert(Checkpoint(folder), tmp_path / "out", experts="fp8", dense="fp8")
+        folder = tmp_path / "out"
     monkeypatch.setattr(loader, "materialize", poison)
-    model = load(write_checkpoint(tmp_path, SHAPE, layout=layout, num_files=3), experts=experts)
+    # Jobs of a kilobyte, so that every rule that can be cut is.
+    monkeypatch.setattr(loader, "JOB_BYTES", 1024)
+    model = load(folder, experts=experts, dense=dense)
     for name, parameter in model.named_parameters():
-        bad = parameter.isnan() if parameter.is_floating_point() else parameter == 255
+        bad = parameter.float().isnan() if parameter.is_floating_point() else parameter == 255
         assert name.endswith("blocks") or not bad.any(), name
         # Of random bytes some are 255, but not most.
         assert bad.float().mean() < 0.05, name
