@@ -11,9 +11,11 @@ from rose.errors import CheckpointError
 from rose.server.admin import Admin
 from rose.server.chat_completions.fields import IGNORED_FIELDS_HEADER
 from rose.server.chat_completions.handler import ChatCompletions
+from rose.server.completions.handler import Completions
 from rose.server.errors import add_error_handlers
 from rose.server.generation import Generator
 from rose.server.intake import Intake
+from rose.server.messages.handler import Messages
 from rose.server.metrics import Metrics
 from rose.server.middleware import REQUEST_ID_HEADER, ApiKeys, BodyLimit, RequestContext
 from rose.server.models import Models
@@ -40,12 +42,13 @@ def create_app(
     app = FastAPI(title="rose", version=__version__, root_path=settings.root_path, redoc_url=None)
     add_error_handlers(app)
 
+    system_fingerprint = f"rose-{__version__}-{engine.info.dtype}"
     chat_completions = ChatCompletions(
         generator=generator,
         tokenizer=tokenizer,
         metrics=metrics,
         settings=settings,
-        system_fingerprint=f"rose-{__version__}-{engine.info.dtype}",
+        system_fingerprint=system_fingerprint,
     )
     intake = Intake(metrics, settings)
     responses = Responses(
@@ -55,9 +58,17 @@ def create_app(
         settings=settings,
         store=open_store(settings.response_store),
     )
+    completions = Completions(
+        generator=generator,
+        tokenizer=tokenizer,
+        intake=intake,
+        settings=settings,
+        system_fingerprint=system_fingerprint,
+    )
+    messages = Messages(generator=generator, intake=intake, settings=settings)
     admin = Admin(engine=engine, generator=generator, tokenizer=tokenizer, metrics=metrics, settings=settings)
     models = Models(settings.served_model_names, engine.info.max_model_len)
-    for part in (chat_completions, responses, models, admin):
+    for part in (chat_completions, responses, completions, messages, models, admin):
         app.include_router(part.router())
     collect_definitions(app)
 

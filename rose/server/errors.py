@@ -1,6 +1,6 @@
 """Every error the server answers with, in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`.
 
-`code` is a short string or null as in OpenAI's API, never the HTTP number.
+`code` is a short string or null as in OpenAI's API, never the HTTP number. The Messages API has Anthropic's shape.
 """
 
 import logging
@@ -13,6 +13,7 @@ import pydantic
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import Scope
 
 from rose.errors import EngineDead, RequestError
 from rose.log import get_logger
@@ -27,6 +28,14 @@ _ESCAPES = re.compile(
 )
 CLIENT_CLOSED_REQUEST = 499  # nginx's number; nobody is there to read it
 
+_ANTHROPIC_ROUTES = "/v1/messages"
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
 _STATUS_TYPES = {429: "rate_limit_exceeded"}
 
 
@@ -43,6 +52,20 @@ class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
     """An error body, and the data of an error event inside a stream."""
 
     error: ErrorObject
+
+
+class AnthropicErrorObject(msgspec.Struct, frozen=True):
+    """The inside of an error body of Anthropic's shape, which has no place for a field's name."""
+
+    type: str
+    message: str
+
+
+class AnthropicErrorBody(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
+    """An error body of Anthropic's shape."""
+
+    error: AnthropicErrorObject
+    request_id: str | None = None
 
 
 class ApiError(Exception):
@@ -70,9 +93,24 @@ class ApiError(Exception):
         error = ErrorObject(message=self.message, type=kind, param=self.param, code=self.code)
         return msgspec.json.encode(ErrorBody(error=error))
 
-    def response(self) -> Response:
-        """The whole HTTP answer."""
-        return Response(self.body(), self.status, self.headers, media_type="application/json")
+    def anthropic_body(self, request_id: str | None = None) -> bytes:
+        """The JSON to send where Anthropic's clients read it, and the data of an error event in their streams."""
+        kind = _ANTHROPIC_TYPES.get(self.status) or ("api_error" if self.status >= 500 else "invalid_request_error")
+        message = f"{self.param}: {self.message}" if self.param and self.param not in self.message else self.message
+        return msgspec.json.encode(AnthropicErrorBody(AnthropicErrorObject(kind, message), request_id))
+
+    def response(self, scope: Scope | None = None) -> Response:
+        """The whole HTTP answer, in the shape of the API that the request `scope` is of."""
+        body = self.body()
+        if scope is not None and is_anthropic(scope):
+            body = self.anthropic_body(scope.get("state", {}).get("request_id"))
+        return Response(body, self.status, self.headers, media_type="application/json")
+
+
+def is_anthropic(scope: Scope) -> bool:
+    """Whether a request is of the Messages API, whose clients read errors of another shape."""
+    path: str = scope["path"].removeprefix(scope.get("root_path", ""))
+    return path == _ANTHROPIC_ROUTES or path.startswith(f"{_ANTHROPIC_ROUTES}/")
 
 
 def to_api_error(error: BaseException) -> ApiError:
@@ -168,8 +206,8 @@ def _fault_code(pydantic_type: str) -> str:
 def add_error_handlers(app: FastAPI) -> None:
     """Answer everything that goes wrong inside a route in the one shape."""
 
-    async def answer(_request: Request, error: Exception) -> Response:
-        return to_api_error(error).response()
+    async def answer(request: Request, error: Exception) -> Response:
+        return to_api_error(error).response(request.scope)
 
     kinds: tuple[Any, ...] = (ApiError, RequestError, EngineDead, HTTPException, ClientDisconnect)
     for kind in kinds:

@@ -7,10 +7,11 @@ code turns its request into a `GenerationRequest` and the deltas into its answer
 import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
+from rose.chat.answer_format import ToolChoice
 from rose.chat.conversation import Conversation
 from rose.chat.events import Finished
 from rose.chat.format import ChatFormat, StreamParser
@@ -41,12 +42,15 @@ class GenerationRequest:
     """What to generate: the next turn of a conversation, or what follows a prompt of token ids.
 
     sampling_params: as the client wants them; its stop ids are only its own, the format's are added here. stop: stop
-    strings, cut from the content together with what follows.
+    strings, cut from the content together with what follows. tool_choice: which of the conversation's tools may or must
+    be called. may_exceed_context: a `max_tokens` beyond the context means as many as fit, instead of a refusal.
     """
 
     conversation: Conversation | TokenPrompt
     sampling_params: SamplingParams
     stop: tuple[str, ...] = ()
+    tool_choice: ToolChoice = field(default_factory=ToolChoice)
+    may_exceed_context: bool = False
 
 
 @dataclass(slots=True)
@@ -173,6 +177,11 @@ class Generator:
         """Tokens of prompt and answer together that one request may have."""
         return self._engine.info.max_model_len
 
+    @property
+    def vocab_size(self) -> int:
+        """One more than the highest token id that a prompt may have."""
+        return self._engine.info.vocab_size
+
     async def render(self, conversation: Conversation) -> list[int]:
         """The prompt's ids. In a thread, for a long text takes a while and the other streams must go on."""
         return await asyncio.to_thread(self._format.render, conversation)
@@ -187,13 +196,16 @@ class Generator:
         params.validate()
         if not self._engine.is_alive:
             raise EngineDead("the engine is not running")
-        prompt_token_ids, parser = await self._prepare(request.conversation)
+        prompt_token_ids, parser, grammar = await self._prepare(request)
         self._check_length(prompt_token_ids)
+        if request.may_exceed_context and params.max_tokens is not None:
+            room = self.max_model_len - len(prompt_token_ids)
+            params = msgspec.structs.replace(params, max_tokens=min(params.max_tokens, room))
         record.on_submit(len(prompt_token_ids))
         added = AddRequest(
             request_id=uuid.uuid4().hex,
             prompt_token_ids=prompt_token_ids,
-            sampling_params=_with_format_stops(params, self._format),
+            sampling_params=_with_format_rules(params, self._format, grammar),
         )
         completions = [Completion(index, parser(), request.stop, params.stop_token_ids) for index in range(params.n)]
         generation = Generation(
@@ -206,11 +218,14 @@ class Generator:
         await generation.wait_for_first_output(first_output_wait_s)
         return generation
 
-    async def _prepare(self, prompt: Conversation | TokenPrompt) -> tuple[list[int], Callable[[], StreamParser]]:
-        """The prompt's ids, and what makes a parser for that which follows them."""
+    async def _prepare(self, request: GenerationRequest) -> tuple[list[int], Callable[[], StreamParser], str | None]:
+        """The prompt's ids, what makes a parser for that which follows them, and the grammar it must follow."""
+        prompt = request.conversation
         if isinstance(prompt, TokenPrompt):
-            return list(prompt.token_ids), lambda: PlainTextParser(self._tokenizer)
-        return await self.render(prompt), self._format.parser
+            return list(prompt.token_ids), lambda: PlainTextParser(self._tokenizer), request.sampling_params.grammar
+        # Compiling a large schema takes a while, too.
+        grammar = await asyncio.to_thread(self._format.grammar, prompt, request.tool_choice)
+        return await self.render(prompt), self._format.parser, grammar
 
     def _check_length(self, prompt_token_ids: list[int]) -> None:
         """Refuse here what the engine would refuse too, before megabytes of ids cross to it."""
@@ -222,10 +237,10 @@ class Generator:
             )
 
 
-def _with_format_stops(params: SamplingParams, chat_format: ChatFormat) -> SamplingParams:
-    """The client's parameters with the format's stop ids, which `ignore_eos` switches off like all others."""
+def _with_format_rules(params: SamplingParams, chat_format: ChatFormat, grammar: str | None) -> SamplingParams:
+    """The client's parameters with the turn's grammar, and the format's stop ids, which `ignore_eos` switches off."""
     merged = dict.fromkeys((*chat_format.stop_token_ids, *params.stop_token_ids))
-    return msgspec.structs.replace(params, stop_token_ids=tuple(merged))
+    return msgspec.structs.replace(params, stop_token_ids=tuple(merged), grammar=grammar)
 
 
 def _raise_failure(output: RequestOutput) -> None:

@@ -56,7 +56,7 @@ class RequestContext:
         except Exception as error:
             answer = to_api_error(error)
             if not has_started:
-                await answer.response()(scope, receive, send_with_id)
+                await answer.response(scope)(scope, receive, send_with_id)
 
 
 class ApiKeys:
@@ -77,15 +77,16 @@ class ApiKeys:
             code="invalid_api_key",
             headers={"www-authenticate": "Bearer"},
         )
-        await refusal.response()(scope, receive, send)
+        await refusal.response(scope)(scope, receive, send)
 
     def _may_pass(self, scope: Scope) -> bool:
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         if path in OPEN_PATHS or scope["method"] == "OPTIONS":
             return True
-        scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+        headers = Headers(scope=scope)
+        scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
-            return False
+            given = headers.get("x-api-key", "")  # as Anthropic's clients send it
         # Every key is compared, each in constant time, so that timing tells nothing about them.
         given_key = given.strip().encode("latin-1")  # as its bytes came
         matches = [hmac.compare_digest(given_key, key) for key in self._keys]
@@ -106,7 +107,7 @@ class BodyLimit:
             return
         declared = Headers(scope=scope).get("content-length", "")
         if declared.isdecimal() and int(declared) > self._max_bytes:
-            await self._refusal().response()(scope, receive, send)
+            await self._refusal().response(scope)(scope, receive, send)
             return
         num_bytes = 0
 

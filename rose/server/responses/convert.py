@@ -3,14 +3,15 @@
 import time
 from typing import Any
 
+from rose.chat.answer_format import ToolChoice
 from rose.chat.conversation import Conversation, FunctionTool, Message
 from rose.engine.sampling_params import SamplingParams
 from rose.errors import RequestError
-from rose.server.constraints import refuse_forced_tool, refuse_output_format
+from rose.server.constraints import answer_format, tool_choice
 from rose.server.effort import reasoning_effort
 from rose.server.errors import unsupported
+from rose.server.ids import new_id
 from rose.server.responses.objects import ReasoningOptions, Response
-from rose.server.responses.open_item import new_id
 from rose.server.responses.schema import OtherItem, ResponsesRequest, Tool
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -27,7 +28,14 @@ def to_conversation(body: ResponsesRequest, messages: tuple[Message, ...], *, cu
         tools=_offered_tools(body),
         reasoning_effort=reasoning_effort(reasoning.effort if reasoning else None, param="reasoning.effort"),
         current_date=current_date,
+        answer_format=None if (wanted := _text_format(body)) is None else answer_format(wanted, param="text.format"),
     )
+
+
+def to_tool_choice(body: ResponsesRequest) -> ToolChoice | None:
+    """Which tools may or must be called; None if none may."""
+    choice = body.tool_choice
+    return tool_choice(choice if choice is None or isinstance(choice, str) else choice.model_dump())
 
 
 def to_sampling_params(body: ResponsesRequest) -> SamplingParams:
@@ -50,11 +58,6 @@ def check(body: ResponsesRequest) -> None:
         raise RequestError("a background response must be stored", param="background", code="invalid_value")
     if body.background and body.stream:
         raise unsupported("background", "a background response cannot be streamed; ask for its state by its id")
-    if body.text is not None and body.text.format is not None and body.text.format.type != "text":
-        wanted = body.text.format.type
-        if wanted in ("json_object", "json_schema"):
-            raise refuse_output_format("text.format", wanted)
-        raise _invalid("text.format.type", wanted, ("text", "json_object", "json_schema"))
     if body.text is not None and body.text.verbosity not in (None, *_VERBOSITIES):
         raise _invalid("text.verbosity", body.text.verbosity, _VERBOSITIES)
     if body.reasoning is not None and body.reasoning.summary not in (None, *_SUMMARIES):
@@ -89,8 +92,11 @@ def to_response(body: ResponsesRequest, *, model: str, default: SamplingParams) 
         safety_identifier=body.safety_identifier,
         store=body.store is not False,
         temperature=default.temperature,
-        text={"format": {"type": "text"}, "verbosity": (text.verbosity if text else None) or "medium"},
-        tool_choice=body.tool_choice if isinstance(body.tool_choice, str) else "auto",
+        text={
+            "format": _text_format(body) or {"type": "text"},
+            "verbosity": (text.verbosity if text else None) or "medium",
+        },
+        tool_choice=_echo_choice(body),
         tools=[_echo(tool) for tool in body.tools or () if tool.type == "function"],
         top_logprobs=body.top_logprobs or 0,
         top_p=default.top_p,
@@ -109,21 +115,23 @@ def as_client_named_it(error: RequestError) -> RequestError:
 
 def _offered_tools(body: ResponsesRequest) -> tuple[FunctionTool, ...]:
     tools = tuple(_function(tool, i) for i, tool in enumerate(body.tools or ()) if tool.type == "function")
+    return () if to_tool_choice(body) is None else tools  # what the model is not told of, it does not call
+
+
+def _text_format(body: ResponsesRequest) -> dict[str, Any] | None:
+    return None if body.text is None or body.text.format is None else body.text.format.model_dump()
+
+
+def _echo_choice(body: ResponsesRequest) -> str | dict[str, Any]:
     choice = body.tool_choice
-    if choice is None or choice == "auto":
-        return tools
-    if choice == "none":
-        return ()  # what the model is not told of, it does not call
-    if choice == "required" or not isinstance(choice, str):
-        raise refuse_forced_tool("tool_choice")
-    raise _invalid("tool_choice", choice, ("none", "auto", "required", "a named function"))
+    return choice or "auto" if choice is None or isinstance(choice, str) else choice.model_dump()
 
 
 def _function(tool: Tool, index: int) -> FunctionTool:
     if tool.name is None:
         param = f"tools[{index}].name"
         raise RequestError(f"{param} is missing", param=param, code="missing_required_parameter")
-    return FunctionTool(tool.name, tool.description, tool.parameters)
+    return FunctionTool(tool.name, tool.description, tool.parameters, strict=bool(tool.strict))
 
 
 def _echo(tool: Tool) -> dict[str, Any]:

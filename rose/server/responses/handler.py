@@ -8,6 +8,7 @@ import msgspec
 from fastapi import APIRouter, Query, Request
 from fastapi import Response as HttpResponse
 
+from rose.chat.answer_format import ToolChoice
 from rose.chat.tokenizer import Tokenizer
 from rose.errors import RequestError
 from rose.server.disconnect import ClientGone, unless_disconnected
@@ -23,6 +24,7 @@ from rose.server.responses.convert import (
     to_conversation,
     to_response,
     to_sampling_params,
+    to_tool_choice,
 )
 from rose.server.responses.items import as_items, check_parts, to_messages, to_stored
 from rose.server.responses.kinds import RESPONSES_FIELDS
@@ -167,7 +169,11 @@ class Responses:
         if body.truncation == "auto":
             room = self._generator.max_model_len - (params.max_tokens or 1)
             conversation = await drop_oldest_turns(conversation, self._generator.render, room)
-        return GenerationRequest(conversation=conversation, sampling_params=params)
+        return GenerationRequest(
+            conversation=conversation,
+            sampling_params=params,
+            tool_choice=to_tool_choice(body) or ToolChoice(),
+        )
 
     async def _start(
         self,

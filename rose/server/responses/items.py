@@ -7,7 +7,7 @@ from typing import Any
 from rose.chat.conversation import Message, ToolCall
 from rose.errors import RequestError
 from rose.server.errors import unsupported
-from rose.server.responses.open_item import new_id
+from rose.server.ids import new_id
 from rose.server.responses.schema import (
     ContentPart,
     FunctionCallInput,

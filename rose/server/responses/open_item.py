@@ -3,10 +3,10 @@
 Events are built by `Numbered`, which gives each its sequence number.
 """
 
-import uuid
 from collections.abc import Iterator
 from typing import Any, Protocol, TypeVar
 
+from rose.server.ids import new_id
 from rose.server.logprobs import TokenLogprob
 from rose.server.responses.events import (
     ArgumentsDelta,
@@ -174,8 +174,3 @@ class OpenCall(_Item):
         if status == "completed":
             yield self._make(ArgumentsDone, arguments="".join(self._texts), **self._place)
         yield self._make(OutputItemDone, item=self.item, **self._of_item)
-
-
-def new_id(prefix: str) -> str:
-    """A fresh id, such as `msg_0123…`."""
-    return f"{prefix}_{uuid.uuid4().hex}"

@@ -144,10 +144,11 @@ class Tool(BodyPart):
 
 
 class ToolChoiceObject(BodyPart):
-    """A `tool_choice` that is an object."""
+    """A `tool_choice` that is an object; `rose.server.constraints` reads it."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
     type: str
-    mode: str | None = None
 
 
 ToolChoice = Annotated[
@@ -169,7 +170,9 @@ class Reasoning(BodyPart):
 
 
 class TextFormat(BodyPart):
-    """The wished form of the text."""
+    """The form that the text must have; `rose.server.constraints` reads it."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
     type: str
 

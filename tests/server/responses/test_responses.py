@@ -163,10 +163,11 @@ async def test_a_request_as_codex_sends_it(serve: Serve, tokenizer: Tokenizer) -
 @pytest.mark.parametrize(
     ("options", "param"),
     [
-        ({"text": {"format": {"type": "json_schema", "name": "a", "schema": {}}}}, "text.format"),
+        ({"text": {"format": {"type": "json_schema", "name": "a", "schema": {"not": {}}}}}, "text.format"),
+        ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
-        ({"tool_choice": "required", "tools": [TIDE]}, "tool_choice"),
-        ({"tool_choice": {"type": "function", "name": "tide"}, "tools": [TIDE]}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "name": "wind"}, "tools": [TIDE]}, "tool_choice"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"reasoning": {"effort": "much"}}, "reasoning.effort"),
         ({"max_output_tokens": 0}, "max_output_tokens"),

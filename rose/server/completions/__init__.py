@@ -1,0 +1,1 @@
+"""`/v1/completions`: text or token ids continued, without a chat."""

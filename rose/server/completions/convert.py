@@ -1,0 +1,73 @@
+"""From the request body to what the generator takes; refusals name their field."""
+
+from rose.chat.tokenizer import Tokenizer
+from rose.errors import RequestError
+from rose.server.completions.schema import CompletionRequest
+from rose.server.errors import unsupported
+from rose.server.generation import GenerationRequest, TokenPrompt
+from rose.server.sampling import sampling_params, stop_strings
+
+DEFAULT_MAX_TOKENS = 16  # OpenAI's
+MAX_PROMPTS = 2048
+
+
+def to_generation_requests(body: CompletionRequest, tokenizer: Tokenizer, vocab_size: int) -> list[GenerationRequest]:
+    """One request for each prompt. Raises `RequestError` for what cannot be honoured."""
+    if body.echo and body.logprobs is not None:
+        raise unsupported("logprobs", "logprobs with echo are not supported: there are none of the prompt's tokens")
+    params = sampling_params(
+        body,
+        n=body.n,
+        max_tokens=DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens,
+        logprobs=body.logprobs,
+    )
+    stop = stop_strings(body.stop)
+    return [
+        GenerationRequest(conversation=TokenPrompt(ids), sampling_params=params, stop=stop)
+        for ids in _prompts(body, tokenizer, vocab_size)
+    ]
+
+
+def _prompts(body: CompletionRequest, tokenizer: Tokenizer, vocab_size: int) -> list[list[int]]:
+    prompt = body.prompt
+    if isinstance(prompt, str):
+        return [_encode(prompt, tokenizer, "prompt")]
+    if not prompt:
+        raise RequestError("prompt must not be an empty list", param="prompt", code="invalid_value")
+    if isinstance(prompt[0], int):
+        return [_checked(prompt, vocab_size, "prompt")]
+    if len(prompt) > MAX_PROMPTS:
+        raise RequestError(f"prompt may have {MAX_PROMPTS} entries, not {len(prompt)}", param="prompt")
+    return [
+        _encode(each, tokenizer, f"prompt[{i}]")
+        if isinstance(each, str)
+        else _checked(each, vocab_size, f"prompt[{i}]")
+        for i, each in enumerate(prompt)
+    ]
+
+
+def _encode(text: str, tokenizer: Tokenizer, param: str) -> list[int]:
+    if text:
+        return tokenizer.encode(text)
+    start = tokenizer.special_id("<|endoftext|>")  # a text with nothing before it begins after this one
+    if start is None:
+        raise RequestError(f"{param} must not be empty", param=param, code="invalid_value")
+    return [start]
+
+
+def _checked(ids: object, vocab_size: int, param: str) -> list[int]:
+    assert isinstance(ids, list)
+    if not ids:
+        raise RequestError(f"{param} must not be empty", param=param, code="invalid_value")
+    for i, token_id in enumerate(ids):
+        if not 0 <= token_id < vocab_size:
+            message = f"{token_id} is no token id; this model's are 0 to {vocab_size - 1}"
+            raise RequestError(message, param=f"{param}[{i}]", code="invalid_token_id")
+    return ids
+
+
+def as_client_named_it(error: RequestError) -> RequestError:
+    """The error with the name that this API has for the parameter at fault."""
+    if error.param != "messages":
+        return error
+    return RequestError(error.message, param="prompt", code=error.code)

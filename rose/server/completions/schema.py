@@ -1,0 +1,64 @@
+"""The request body of `/v1/completions`: the shape of the fields that are honoured."""
+
+from typing import Annotated, Any
+
+from pydantic import Discriminator, Tag
+
+from rose.server.intake import BodyPart, RequestBody
+from rose.server.sampling import SamplingFields
+
+
+def _prompt_tag(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "<text>"
+    if not isinstance(value, list):
+        return None
+    first = value[0] if value else ""
+    return "<texts>" if isinstance(first, str) else "<lists>" if isinstance(first, list) else "<ids>"
+
+
+def _stop_tag(value: Any) -> str | None:
+    return "<text>" if isinstance(value, str) else "<list>" if isinstance(value, list) else None
+
+
+# The tags stand in angle brackets so that an error's location can leave them out.
+Prompt = Annotated[
+    Annotated[str, Tag("<text>")]
+    | Annotated[list[str], Tag("<texts>")]
+    | Annotated[list[int], Tag("<ids>")]
+    | Annotated[list[list[int]], Tag("<lists>")],
+    Discriminator(
+        _prompt_tag,
+        custom_error_type="prompt_type",
+        custom_error_message="Input should be a string, a list of token ids, or a list of either",
+    ),
+]
+
+Stop = Annotated[
+    Annotated[str, Tag("<text>")] | Annotated[list[str], Tag("<list>")],
+    Discriminator(
+        _stop_tag,
+        custom_error_type="stop_type",
+        custom_error_message="Input should be a string or a list of strings",
+    ),
+]
+
+
+class StreamOptions(BodyPart):
+    """What a stream carries besides the answer."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class CompletionRequest(RequestBody, SamplingFields):
+    """The whole body."""
+
+    prompt: Prompt
+    max_tokens: int | None = None
+    n: int | None = None
+    echo: bool | None = None
+    logprobs: int | None = None
+    stop: Stop | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
