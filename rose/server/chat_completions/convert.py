@@ -4,12 +4,15 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
+from rose.chat.answer_format import AnswerFormat, ToolChoice
 from rose.chat.conversation import Conversation, FunctionTool, Message, ReasoningEffort, ToolCall
 from rose.engine.sampling_params import SamplingParams
 from rose.errors import RequestError
 from rose.server.chat_completions.schema import ChatCompletionRequest, ChatMessage, ContentPart, Tool
+from rose.server.constraints import answer_format, tool_choice
 from rose.server.errors import unsupported
 from rose.server.generation import MAX_STOP_STRINGS, GenerationRequest
+from rose.server.guided import GUIDED_FIELDS, guided_format
 
 _EFFORTS: dict[str, ReasoningEffort] = {
     "none": "low",
@@ -29,6 +32,7 @@ def to_generation_request(body: ChatCompletionRequest, *, current_date: str | No
         conversation=to_conversation(body, current_date=current_date),
         sampling_params=_sampling_params(body),
         stop=_stop_strings(body),
+        tool_choice=_tool_choice(body) or ToolChoice(),
     )
 
 
@@ -36,7 +40,6 @@ def to_conversation(body: ChatCompletionRequest, *, current_date: str | None) ->
     """The chat of `body`. current_date: as in `ServerSettings`."""
     if not body.messages:
         raise RequestError("messages must not be empty", param="messages", code="invalid_value")
-    _check_response_format(body)
     template_kwargs = body.chat_template_kwargs or {}
     return Conversation(
         messages=tuple(_message(message, f"messages[{i}]") for i, message in enumerate(body.messages)),
@@ -44,6 +47,7 @@ def to_conversation(body: ChatCompletionRequest, *, current_date: str | None) ->
         reasoning_effort=_effort(body, template_kwargs),
         current_date=datetime.date.today().isoformat() if current_date == "today" else current_date,
         model_identity=_text_kwarg(template_kwargs, "model_identity"),
+        answer_format=_answer_format(body),
     )
 
 
@@ -96,18 +100,12 @@ def _text(content: str | Sequence[ContentPart] | None, path: str) -> str:
 
 def _tools(body: ChatCompletionRequest) -> tuple[FunctionTool, ...]:
     tools = tuple(_tool(tool, f"tools[{i}]") for i, tool in enumerate(body.tools or ()))
+    return () if _tool_choice(body) is None else tools  # what the model is not told of, it does not call
+
+
+def _tool_choice(body: ChatCompletionRequest) -> ToolChoice | None:
     choice = body.tool_choice
-    if choice is None or choice == "auto":
-        return tools
-    if choice == "none":
-        return ()  # what the model is not told of, it does not call
-    if choice == "required" or not isinstance(choice, str):
-        raise unsupported("tool_choice", "a forced tool_choice is not supported yet; use auto or none")
-    raise RequestError(
-        f"tool_choice must be none, auto, required or a named function, not {choice!r}",
-        param="tool_choice",
-        code="invalid_value",
-    )
+    return tool_choice(choice if choice is None or isinstance(choice, str) else choice.model_dump())
 
 
 def _tool(tool: Tool, path: str) -> FunctionTool:
@@ -115,7 +113,8 @@ def _tool(tool: Tool, path: str) -> FunctionTool:
         raise unsupported(f"{path}.type", f"tools of type {tool.type!r} are not supported, only functions")
     if tool.function is None:
         raise RequestError(f"{path}.function is missing", param=f"{path}.function", code="missing_required_parameter")
-    return FunctionTool(tool.function.name, tool.function.description, tool.function.parameters)
+    function = tool.function
+    return FunctionTool(function.name, function.description, function.parameters, strict=bool(function.strict))
 
 
 def _effort(body: ChatCompletionRequest, template_kwargs: dict[str, Any]) -> ReasoningEffort:
@@ -139,17 +138,15 @@ def _text_kwarg(template_kwargs: dict[str, Any], name: str) -> str | None:
     return value
 
 
-def _check_response_format(body: ChatCompletionRequest) -> None:
+def _answer_format(body: ChatCompletionRequest) -> AnswerFormat | None:
     wanted = body.response_format
-    if wanted is None or wanted.type == "text":
-        return
-    if wanted.type in ("json_object", "json_schema"):
-        raise unsupported("response_format", f"response_format {wanted.type} is not supported yet")
-    raise RequestError(
-        f"response_format.type must be text, json_object or json_schema, not {wanted.type!r}",
-        param="response_format.type",
-        code="invalid_value",
-    )
+    plain = None if wanted is None else answer_format(wanted.model_dump(), param="response_format")
+    guided = guided_format(body.structured_outputs, {name: getattr(body, name) for name in GUIDED_FIELDS})
+    if plain is not None and guided is not None:
+        raise RequestError(
+            f"{plain.param} and {guided.param} exclude each other", param=guided.param, code="invalid_value"
+        )
+    return guided or plain
 
 
 def _sampling_params(body: ChatCompletionRequest) -> SamplingParams:

@@ -70,11 +70,12 @@ class ChatMessage(_Part):
 
 
 class FunctionDefinition(_Part):
-    """A function that the model may call. `strict` is accepted; arguments are not constrained to the schema yet."""
+    """A function that the model may call. strict: its calls' arguments must fit `parameters`."""
 
     name: str
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    strict: bool | None = None
 
 
 class Tool(_Part):
@@ -85,7 +86,9 @@ class Tool(_Part):
 
 
 class NamedToolChoice(_Part):
-    """A `tool_choice` that is an object."""
+    """A `tool_choice` that is an object; `rose.server.constraints` reads it."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
     type: str
 
@@ -110,9 +113,10 @@ Stop = Annotated[
 
 
 class ResponseFormat(_Part):
-    """The wished form of the content."""
+    """The form that the content must have; `rose.server.constraints` reads it."""
 
     type: str
+    json_schema: dict[str, Any] | None = None
 
 
 class StreamOptions(_Part):
@@ -136,6 +140,11 @@ class ChatCompletionRequest(BaseModel):
     include_reasoning: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     response_format: ResponseFormat | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: Any = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
 
     n: int | None = None
     max_tokens: int | None = None

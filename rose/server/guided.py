@@ -1,0 +1,65 @@
+"""Extensions by which clients of other servers constrain an answer: `structured_outputs`, and the older `guided_*`."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rose.chat.answer_format import AnswerFormat, ChoiceFormat, GrammarFormat, JsonFormat, RegexFormat
+from rose.errors import RequestError
+from rose.server.errors import unsupported
+
+_KINDS = ("json", "regex", "choice", "grammar", "json_object")
+GUIDED_FIELDS = tuple(f"guided_{kind}" for kind in _KINDS[:4])
+
+
+def guided_format(structured_outputs: Mapping[str, Any] | None, guided: Mapping[str, Any]) -> AnswerFormat | None:
+    """The one form that these fields ask for, if any. guided: the `guided_*` fields by their whole names.
+
+    Raises `RequestError` for more than one, and for what cannot be read.
+    """
+    wanted = list(_formats(structured_outputs or {}, guided))
+    if len(wanted) > 1:
+        params = " and ".join(each.param for each in wanted)
+        raise RequestError(f"{params} exclude each other", param=wanted[1].param, code="invalid_value")
+    return wanted[0] if wanted else None
+
+
+def _formats(structured_outputs: Mapping[str, Any], guided: Mapping[str, Any]) -> Iterator[AnswerFormat]:
+    for name in GUIDED_FIELDS:
+        if guided.get(name) is not None:
+            yield _format(name.removeprefix("guided_"), guided[name], name)
+    for kind, value in structured_outputs.items():
+        param = f"structured_outputs.{kind}"
+        if value is None or value is False:
+            continue
+        if kind not in _KINDS:
+            raise unsupported(param, f"{param} is not supported; there is {', '.join(_KINDS)}")
+        yield _format(kind, value, param)
+
+
+def _format(kind: str, value: Any, param: str) -> AnswerFormat:
+    match kind, value:
+        case "json", Mapping():
+            return JsonFormat(value, param=param)
+        case "json", str():
+            return JsonFormat(_parse(value, param), param=param)
+        case "json_object", True:
+            return JsonFormat(param=param)
+        case "regex", str():
+            return RegexFormat(value, param=param)
+        case "grammar", str():
+            return GrammarFormat(value, param=param)
+        case "choice", [*choices] if choices and all(isinstance(choice, str) for choice in choices):
+            return ChoiceFormat(tuple(choices), param=param)
+    needed = {"json": "a JSON schema", "json_object": "true", "choice": "a list of strings"}.get(kind, "a string")
+    raise RequestError(f"{param} must be {needed}", param=param, code="invalid_type")
+
+
+def _parse(text: str, param: str) -> Mapping[str, Any]:
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError):
+        schema = None
+    if not isinstance(schema, Mapping):
+        raise RequestError(f"{param} is no JSON schema", param=param, code="invalid_value")
+    return schema
