@@ -80,14 +80,14 @@ def test_tokens_spread_over_experts_in_every_layer(num_experts, monkeypatch):
 
     route = moe.moe_routing
     monkeypatch.setattr(moe, "moe_routing", watch)
-    config = small_config(num_layers=5, num_experts=num_experts, hidden=512, intermediate=64, vocab_size=10_000)
+    config = small_config(num_layers=3, num_experts=num_experts, hidden=512, intermediate=64, vocab_size=10_000)
     model = load_from(SyntheticSource(config, "small"), device="cpu", dtype=torch.float32)
     ids = torch.randint(0, 10_000, (5000,), generator=torch.Generator().manual_seed(0)).tolist()
     cache = SingleRequestCache(model.attention_specs, len(ids), device=CPU, dtype=torch.float32)
     with torch.inference_mode():
         hidden = model.forward(cache.batch(ids))
     assert torch.isfinite(hidden).all()
-    assert len(counts) == 5
+    assert len(counts) == 3
     for count in counts:
         assert count.max() / count.mean() < 1.5
         assert count.min() > 0
