@@ -58,16 +58,6 @@ def tool_choice(choice: str | Mapping[str, Any] | None, *, param: str = "tool_ch
     raise _invalid(param, f"must be none, auto, required or a named function, not {choice!r}")
 
 
-def refuse_forced_tool(param: str) -> RequestError:
-    """The refusal of a choice that obliges the model to call a tool."""
-    return unsupported(param, f"a forced {param} is not supported yet; let the model choose, or choose none")
-
-
-def refuse_output_format(param: str, wanted: str) -> RequestError:
-    """The refusal of a form that the answer's text must have."""
-    return unsupported(param, f"{param} {wanted} is not supported yet; only plain text is")
-
-
 def _named_choice(choice: Mapping[str, Any], param: str) -> ToolChoice:
     kind = choice.get("type")
     if kind == "function":
