@@ -31,11 +31,12 @@ $(STAMP): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .; \
 	touch $@
 
+# exec: what ends make ends the server, which has no shell in between.
 serve: install   ## serve MODEL (rose-demo) at http://HOST:PORT
-	$(BIN)/rose serve "$(MODEL)" --host "$(HOST)" --port "$(PORT)"
+	exec $(BIN)/rose serve "$(MODEL)" --host "$(HOST)" --port "$(PORT)"
 
 test: install    ## the test suite, with coverage
-	$(BIN)/python -m pytest --cov --cov-report=term -m "not gpu and not slow"
+	exec $(BIN)/python -m pytest --cov --cov-report=term -m "not gpu and not slow"
 
 test-slow: install ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow

@@ -1,14 +1,19 @@
-"""`make install`: when it makes the environment anew. With a stand-in for Python, so nothing is installed."""
+"""`make install`: when it makes the environment anew; `make serve`: what it starts, and that this ends with it.
+
+With stand-ins for Python and rose, so nothing is installed.
+"""
 
 import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).parents[1]
+SILENT = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 # Calls `-c CODE` with the version it claims to have; for `-m venv --clear DIR` makes an environment of itself.
 STAND_IN = """#!{python}
@@ -35,15 +40,22 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
+def environment() -> dict[str, str]:
+    """That of a user's shell: without what a `make test` around this leaves in it, and without our variables."""
+    ours = ("MODEL", "HOST", "PORT", "PYTHON")
+    return {name: value for name, value in os.environ.items() if not name.startswith("MAKE") and name not in ours}
+
+
 def install(folder: Path, version: tuple[int, int] = (3, 11)) -> tuple[list[str], str]:
     """What Python was called with, and what make said on stderr."""
     python, log = folder.parent / "python3", folder.parent / "log"
     python.write_text(STAND_IN.format(python=sys.executable, version=version, log=log))
     python.chmod(0o755)
     log.write_text("")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     command = ["make", "install", f"PYTHON={python}"]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=60, check=False
+    )
     return log.read_text().splitlines(), done.stderr
 
 
@@ -72,3 +84,28 @@ def test_an_old_python_is_named_and_leaves_nothing_behind(folder: Path) -> None:
     assert "is 3.10: name another with make PYTHON=" in error
     assert not (folder / ".venv").exists()
     assert install(folder)[0][0] == "-m venv --clear .venv"
+
+
+def test_a_server_gets_its_arguments_and_ends_with_make(folder: Path) -> None:
+    install(folder)
+    rose, started = folder / ".venv" / "bin" / "rose", folder.parent / "started"
+    rose.write_text(
+        f"#!{sys.executable}\n"
+        "import os, pathlib, sys, time\n"
+        f"pathlib.Path({str(started) + '.part'!r}).write_text('\\n'.join([str(os.getpid()), *sys.argv[1:]]))\n"
+        f"os.rename({str(started) + '.part'!r}, {str(started)!r})\n"
+        "time.sleep(60)\n"
+    )
+    rose.chmod(0o755)
+    command = ["make", "serve", "MODEL=/a model", "PORT=9000", f"PYTHON={folder.parent / 'python3'}"]
+    with subprocess.Popen(command, cwd=folder, env=environment(), **SILENT) as make:
+        deadline = time.monotonic() + 30
+        while not started.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        pid, *arguments = started.read_text().splitlines()
+        make.terminate()
+    assert arguments == ["serve", "/a model", "--host", "127.0.0.1", "--port", "9000"]
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
