@@ -30,7 +30,7 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_log_lines_elsewhere(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.getLogger("rose"), "propagate", True)
     monkeypatch.setattr(module, "_LOG_EVERY_S", 0.0)
-    with caplog.at_level(logging.INFO), load_progress("some/model") as show:
+    with caplog.at_level(logging.INFO, logger="rose"), load_progress("some/model") as show:
         show(0, 0)  # nothing is known yet
         show(10**9, 4 * 10**9)
     assert [record.getMessage() for record in caplog.records] == [
