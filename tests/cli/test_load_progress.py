@@ -2,6 +2,7 @@
 
 import io
 import logging
+import re
 import sys
 
 import pytest
@@ -33,7 +34,6 @@ def test_log_lines_elsewhere(caplog: pytest.LogCaptureFixture, monkeypatch: pyte
     with caplog.at_level(logging.INFO, logger="rose"), load_progress("some/model") as show:
         show(0, 0)  # nothing is known yet
         show(10**9, 4 * 10**9)
-    assert [record.getMessage() for record in caplog.records] == [
-        "loading some/model",
-        "loading some/model: 25% of 4.0 GB, 0 s to go",
-    ]
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first == "loading some/model"
+    assert re.fullmatch(r"loading some/model: 25% of 4\.0 GB, \d+ s to go", second)  # a slow machine has longer to go
