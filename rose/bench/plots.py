@@ -33,7 +33,7 @@ def write_plots(results: Iterable[Result], folder: Path) -> list[Path]:
     try:
         from matplotlib import rc_context
     except ImportError as error:
-        raise ConfigError("plots need matplotlib: pip install 'rose[bench]'") from error
+        raise ConfigError("plots need matplotlib: pip install matplotlib") from error
     rows = [row for row in newest(results) if row.is_quotable]
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
