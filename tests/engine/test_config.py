@@ -25,6 +25,8 @@ BLOCK_BYTES = 2 * 16 * 8 * 64 * 2
         ({"device": "cuda:x"}, "device"),
         ({"dtype": "int8"}, "dtype"),
         ({"load_format": "gguf"}, "load_format"),
+        ({"experts": "int4"}, "experts must be one of auto, bf16, fp8, fp8-block, mxfp4"),
+        ({"dense": "mxfp4"}, "dense must be one of auto, bf16, fp8, fp8-block, not 'mxfp4'"),
         ({"tensor_parallel_size": 2}, "tensor_parallel_size must be 1"),
         ({"max_model_len": 1}, "max_model_len"),
         ({"max_num_seqs": 0}, "max_num_seqs"),
