@@ -101,10 +101,11 @@ class ApiError(Exception):
 
     def response(self, scope: Scope | None = None) -> Response:
         """The whole HTTP answer, in the shape of the API that the request `scope` is of."""
-        body = self.body()
-        if scope is not None and is_anthropic(scope):
-            body = self.anthropic_body(scope.get("state", {}).get("request_id"))
-        return Response(body, self.status, self.headers, media_type="application/json")
+        if scope is None or not is_anthropic(scope):
+            return Response(self.body(), self.status, self.headers, media_type="application/json")
+        request_id = scope.get("state", {}).get("request_id")
+        headers = (self.headers or {}) | ({"request-id": request_id} if request_id else {})
+        return Response(self.anthropic_body(request_id), self.status, headers, media_type="application/json")
 
 
 def is_anthropic(scope: Scope) -> bool:

@@ -3,8 +3,18 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from rose.server.chat_completions.fields import HARMLESS_FIELDS, UNSUPPORTED_FIELDS
 from rose.server.chat_completions.schema import ChatCompletionRequest
+from rose.server.completions.kinds import COMPLETION_FIELDS
+from rose.server.completions.schema import CompletionRequest
+from rose.server.fields import FieldKinds
+from rose.server.intake import RequestBody
+from rose.server.messages.kinds import MESSAGES_FIELDS
+from rose.server.messages.schema import MessagesRequest
+from rose.server.responses.kinds import RESPONSES_FIELDS
+from rose.server.responses.schema import ResponsesRequest
 
 TEXT = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
 
@@ -21,3 +31,21 @@ def test_every_field_is_listed_under_its_kind() -> None:
     assert set(re.findall(r"`(\w+)`", accepted)) == HARMLESS_FIELDS
     refused = section("Refused").split("\n\n")[1]
     assert set(re.findall(r"`(\w+)`(?!\])", refused)) == set(UNSUPPORTED_FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("api", "schema", "kinds"),
+    [
+        ("Responses", ResponsesRequest, RESPONSES_FIELDS),
+        ("Completions", CompletionRequest, COMPLETION_FIELDS),
+        ("Messages", MessagesRequest, MESSAGES_FIELDS),
+    ],
+)
+def test_every_field_of_the_other_apis_is_listed_too(api: str, schema: type[RequestBody], kinds: FieldKinds) -> None:
+    rows = re.findall(r"^\| (`[^|]+) \|", section(f"{api}: honoured"), re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(schema.model_fields)
+    accepted = section(f"{api}: accepted").strip().split("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", accepted)) == kinds.harmless
+    refused = section(f"{api}: refused").strip().split("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", refused)) == set(kinds.unsupported)
+    assert not set(schema.model_fields) & (kinds.harmless | set(kinds.unsupported))

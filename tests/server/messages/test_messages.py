@@ -203,7 +203,7 @@ async def test_errors_have_anthropics_shape(serve: Serve, options: dict[str, Any
             assert response.status_code == 400, response.text
             assert (body["type"], body["error"]["type"]) == ("error", "invalid_request_error")
             assert named in body["error"]["message"]
-            assert body["request_id"] == response.headers["x-request-id"]
+            assert body["request_id"] == response.headers["request-id"] == response.headers["x-request-id"]
 
 
 async def test_keys_and_other_errors(serve: Serve, tokenizer: Tokenizer) -> None:
