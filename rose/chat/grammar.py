@@ -7,6 +7,7 @@ client's own field before a token is sampled. A chat format puts the pieces in t
 import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from llguidance import LLMatcher, regex_to_lark
@@ -84,8 +85,14 @@ def _checked(rule: str) -> str:
 
 
 def _check(grammar: str) -> None:
-    if error := LLMatcher.validate_grammar(grammar):
+    if error := _validate(grammar):
         raise GrammarRefused(_reason(error))
+
+
+@lru_cache(maxsize=256)
+def _validate(grammar: str) -> str:
+    """Compile a grammar; return what is wrong with it. Agents send the same tools with every turn: once is enough."""
+    return LLMatcher.validate_grammar(grammar)
 
 
 def _reason(error: str) -> str:
