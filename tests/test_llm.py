@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -25,11 +26,12 @@ class LetterTokenizer:
 
 
 @pytest.fixture
-def llm(monkeypatch: pytest.MonkeyPatch) -> LLM:
+def llm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> LLM:
     def load(name: str, **_: object) -> FakeModel:
         return FakeModel()
 
     monkeypatch.setattr("rose.engine.worker.worker.load_model", load)
+    monkeypatch.setattr("rose.engine.worker.worker.resolve_tokenizer", lambda *_: tmp_path)
     monkeypatch.setattr("rose.llm._find_tokenizer", lambda *_: LetterTokenizer())
     return LLM("fake", device="cpu")
 
@@ -167,3 +169,12 @@ def test_generate_refuses_what_it_cannot_read(tmp_path: Path) -> None:
         command.generate("fake", input=tmp_path / "nothing")
     with pytest.raises(RequestError, match="use one of them"):
         command.generate("fake", prompt=["a"], input=tmp_path)
+
+
+def test_the_bundled_model_follows_a_grammar() -> None:
+    with LLM("rose-demo", device="cpu", num_blocks=64) as llm:
+        params = SamplingParams(grammar='start: "yes" | "no, " /[0-9]{3}/', max_tokens=20, seed=3, n=4)
+        [generation] = llm.generate("Is it so?", params)
+    for completion in generation.outputs:
+        assert completion.finish_reason == "stop"
+        assert re.fullmatch(r"yes|no, \d{3}", completion.text or "")

@@ -24,6 +24,7 @@ _WHITESPACE = r"\r?\n[ \t]{0,40}|[ \t]{1,2}"
 
 # Texts in which `<` is an ordinary character: strings, comments, regular expressions.
 _LARK_QUOTED = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\\n])+/')
+_REGEX_SYNTAX = re.compile(r"[\\.+*?()|\[\]{}^$#&~-]")  # what means more than itself in Rust's regular expressions
 _MAX_REASON_CHARS = 400
 
 
@@ -41,9 +42,10 @@ def answer_rule(wanted: AnswerFormat) -> str:
             case JsonFormat(schema):
                 return json_rule(ANY_OBJECT if schema is None else schema)
             case RegexFormat(pattern):
-                return _checked(f"/{regex_to_lark(pattern, '')}/")
+                return _regex_rule(pattern)
             case ChoiceFormat(choices):
-                return _checked(" | ".join(map(literal, choices)))
+                # One terminal: thousands of them that part at their first letter are more than the parser takes.
+                return _regex_rule("|".join(_REGEX_SYNTAX.sub(r"\\\g<0>", choice) for choice in choices))
             case GrammarFormat(grammar):
                 return _nested(grammar)
     except GrammarRefused as refused:
@@ -65,6 +67,10 @@ def json_rule(schema: Mapping[str, Any]) -> str:
 def literal(text: str) -> str:
     """A terminal for `text` and nothing else."""
     return json.dumps(text)
+
+
+def _regex_rule(pattern: str) -> str:
+    return _checked(f"/{regex_to_lark(pattern, '')}/")
 
 
 def _nested(grammar: str) -> str:

@@ -216,6 +216,8 @@ def test_only_what_may_follow_can_be_sampled(harmony, vocabulary: LLTokenizer, t
         (RegexFormat(r"^a+$"), ["aa"], ["b", "aab"]),
         (RegexFormat("a\nb"), ["a\nb"], ["a b"]),
         (ChoiceFormat(("yes", 'n"o\n', "é \\ /")), ["yes", 'n"o\n', "é \\ /"], ["ye", "yes "]),
+        (ChoiceFormat((r"a.+*?()|[]{}^$#&~-<>b", "//", "")), [r"a.+*?()|[]{}^$#&~-<>b", "//", ""], ["a", "/", "b"]),
+        (ChoiceFormat(tuple(f"label {i}" for i in range(5000))), ["label 0", "label 4321"], ["label 5000", "label "]),
         (GrammarFormat('start: "<" x ">" // a <comment>\nx: /[<0-9]+/ "}"'), ["<12}>", "<<}>"], ["<>", "<1>"]),
         (GrammarFormat('root ::= "a" item\nitem ::= [0-9]+ | "b"'), ["a1", "ab"], ["a", "b"]),
     ],
