@@ -13,7 +13,7 @@ import sys; sys.version_info < (3, 11) and sys.exit("rose needs Python 3.11 or n
 name another with make PYTHON=/path/to/python3" % sys.version_info[:2])
 endef
 
-.PHONY: help install serve test test-slow test-gpu bench-gpu lint format lock clean
+.PHONY: help install serve test test-slow test-clients test-gpu bench-gpu lint format lock clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
@@ -40,6 +40,9 @@ test: install    ## the test suite, with coverage
 
 test-slow: install ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
+
+test-clients: install ## real clients of the API, each installed under .venv-clients first
+	ROSE_TEST_CLIENTS=1 $(BIN)/python -m pytest -rs tests/clients
 
 # On a GPU machine the plain python3 is used: it holds the CUDA build of torch.
 test-gpu:        ## the tests that need an NVIDIA GPU, with the plain python3
@@ -70,4 +73,4 @@ lock:            ## write requirements.lock anew
 	rm -rf .venv-lock
 
 clean:           ## remove the environment and caches
-	rm -rf $(VENV) .venv-lock .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* build *.egg-info
+	rm -rf $(VENV) .venv-lock .venv-clients .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* build *.egg-info

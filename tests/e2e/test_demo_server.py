@@ -89,6 +89,30 @@ def test_a_tool_call_round_trip(client: OpenAI) -> None:
     assert "21" in content
 
 
+@pytest.mark.parametrize("given_back", ["items", "id"])
+def test_a_tool_call_round_trip_over_responses(client: OpenAI, given_back: str) -> None:
+    options = {"model": "rose-demo", "tools": [{"type": "function"} | WEATHER["function"]], "temperature": 0}
+    question = {"role": "user", "content": "What is the weather in Paris?"}
+    with client.responses.stream(input=[question], **options) as events:
+        first = events.get_final_response()
+    call = first.output[-1]
+    assert json.loads(call.arguments) == {"city": "Paris"}
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": '{"temperature": 21, "sky": "clear"}'}
+    if given_back == "id":
+        second = client.responses.create(input=[result], previous_response_id=first.id, **options)
+    else:
+        second = client.responses.create(input=[question, *first.output, result], **options)
+    assert second.status == "completed"
+    assert "21" in second.output_text
+    assert second.usage.input_tokens_details.cached_tokens > 0, "the prompt begins as the one before"
+
+
+def test_plain_completions(client: OpenAI) -> None:
+    made = client.completions.create(model="rose-demo", prompt=["127 + 385 =", "1, 2, 3,"], max_tokens=4, temperature=0)
+    assert [choice.index for choice in made.choices] == [0, 1]
+    assert made.usage.completion_tokens <= 8
+
+
 def test_what_cannot_be_served_is_a_clear_error(client: OpenAI, server: ServerProcess) -> None:
     with pytest.raises(openai.BadRequestError) as too_long:
         ask(client, "What is 1 + 1? " * 20_000, stream=True)
