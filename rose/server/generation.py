@@ -223,9 +223,13 @@ class Generator:
         prompt = request.conversation
         if isinstance(prompt, TokenPrompt):
             return list(prompt.token_ids), lambda: PlainTextParser(self._tokenizer), request.sampling_params.grammar
-        # Compiling a large schema takes a while, too.
-        grammar = await asyncio.to_thread(self._format.grammar, prompt, request.tool_choice)
-        return await self.render(prompt), self._format.parser, grammar
+        token_ids, grammar = await asyncio.to_thread(self._compose, prompt, request.tool_choice)
+        return token_ids, self._format.parser, grammar
+
+    def _compose(self, conversation: Conversation, tool_choice: ToolChoice) -> tuple[list[int], str | None]:
+        """What takes a while for a long text or a large schema, in one trip to a thread."""
+        grammar = self._format.grammar(conversation, tool_choice)
+        return self._format.render(conversation), grammar
 
     def _check_length(self, prompt_token_ids: list[int]) -> None:
         """Refuse here what the engine would refuse too, before megabytes of ids cross to it."""

@@ -1,8 +1,9 @@
 """Grammars that requests must follow: a matcher for each, and the masks of allowed tokens for each step.
 
-A thread of its own does the work, in the order in which it was asked: it compiles a new request's grammar while the
-prompt is computed, and fills the masks while the model runs. llguidance works without the interpreter lock. A matcher
-is a function of the grammar and the output so far, so a preempted request just gets a new one.
+Two threads do the work, for which llguidance lets go of the interpreter lock. One compiles a new request's grammar
+while its prompt is computed; the other fills masks while the model runs, so that a grammar that takes long keeps nobody
+waiting before its own request samples. A matcher is a function of the grammar and the output so far, so a preempted
+request just gets a new one.
 """
 
 from collections import OrderedDict
@@ -47,8 +48,9 @@ class Grammars:
     def __init__(self, tokenizer: TokenizerFile) -> None:
         """Begin to read the vocabulary, in the background."""
         self._vocab_size = tokenizer.vocab_size
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
-        self._tokenizer: Future[LLTokenizer] = self._thread.submit(tokenizer.load)
+        self._compiler = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar-compiler")
+        self._filler = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar-masks")
+        self._tokenizer: Future[LLTokenizer] = self._compiler.submit(tokenizer.load)
         self._pool: LLExecutor | None = None
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
         self._matchers: dict[int, Future[LLMatcher]] = {}
@@ -59,7 +61,7 @@ class Grammars:
             self._matchers.pop(key, None)
         for new in output.new:
             if new.params.grammar is not None:
-                self._matchers[new.key] = self._thread.submit(self._start, new.params.grammar, new)
+                self._matchers[new.key] = self._compiler.submit(self._start, new.params.grammar, new)
 
     def begin_masks(self, keys: Sequence[int]) -> Future[Masks] | None:
         """Begin to compute what may come next for the requests of a step; None if all are free.
@@ -67,7 +69,7 @@ class Grammars:
         keys: of the requests that sample, in the batch's order.
         """
         places = [(place, self._matchers[key]) for place, key in enumerate(keys) if key in self._matchers]
-        return self._thread.submit(self._fill, places) if places else None
+        return self._filler.submit(self._fill, places) if places else None
 
     def advance(self, tokens: Mapping[int, int]) -> dict[int, Progress]:
         """Take the token that each of these requests sampled, by key; those without a grammar are left out."""
@@ -88,7 +90,7 @@ class Grammars:
         """Why the grammar of a request failed."""
         return _reason(self._matchers[key])
 
-    # In the thread.
+    # In the threads.
 
     def _start(self, grammar: str, new: NewRequest) -> LLMatcher:
         matcher = self._compile(grammar).deep_copy()
