@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 import pydantic
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Scope
@@ -127,6 +128,10 @@ def to_api_error(error: BaseException) -> ApiError:
         case HTTPException():
             code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
             return ApiError(error.status_code, str(error.detail), code=code, headers=dict(error.headers or {}))
+        case RequestValidationError():
+            fault = error.errors()[0]
+            param = field_path(fault["loc"][1:])  # the first part says where the parameter stands
+            return ApiError(400, f"{param}: {fault['msg']}", param=param, code=_fault_code(fault["type"]))
         case ClientDisconnect():
             return ApiError(CLIENT_CLOSED_REQUEST, "the client closed its connection before its request was whole")
         case _:
@@ -210,6 +215,13 @@ def add_error_handlers(app: FastAPI) -> None:
     async def answer(request: Request, error: Exception) -> Response:
         return to_api_error(error).response(request.scope)
 
-    kinds: tuple[Any, ...] = (ApiError, RequestError, EngineDead, HTTPException, ClientDisconnect)
+    kinds: tuple[Any, ...] = (
+        ApiError,
+        RequestError,
+        EngineDead,
+        HTTPException,
+        RequestValidationError,
+        ClientDisconnect,
+    )
     for kind in kinds:
         app.add_exception_handler(kind, answer)

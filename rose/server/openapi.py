@@ -10,9 +10,13 @@ _DEFINITIONS = "x-rose-definitions"
 
 
 def describe_body(model: type[pydantic.BaseModel]) -> dict[str, Any]:
-    """A route's `openapi_extra` for a JSON body of this shape."""
-    schema = model.model_json_schema(ref_template=_SCHEMA_REF + "{model}")
-    definitions = schema.pop("$defs", {})
+    """A route's `openapi_extra` for a JSON body of this shape.
+
+    The shapes inside are named after the body, since each API has a `Tool` of its own.
+    """
+    prefix = f"{model.__name__}."
+    schema = model.model_json_schema(ref_template=f"{_SCHEMA_REF}{prefix}{{model}}")
+    definitions = {prefix + name: shape for name, shape in schema.pop("$defs", {}).items()}
     return {
         "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
         _DEFINITIONS: definitions,

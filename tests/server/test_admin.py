@@ -148,7 +148,7 @@ async def test_openapi_describes_the_body(serve: Serve) -> None:
         again = (await server.http.get("/openapi.json")).json()
     body = document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert "reasoning_effort" in body["properties"]
-    assert "ChatMessage" in document["components"]["schemas"]
+    assert "ChatCompletionRequest.ChatMessage" in document["components"]["schemas"]
     assert again == document
 
 

@@ -133,7 +133,11 @@ class Responses:
             response = msgspec.structs.replace(response, store=False)
         if body.background:
             run = await self._start(wanted, response, items, first_output_wait_s=0.0)
-            await self._keep(run.response, items)
+            try:
+                await self._keep(run.response, items)
+            except BaseException:
+                await run.close()
+                raise
             task = asyncio.create_task(run.complete_in_background())
             self._background.add(task)
             task.add_done_callback(self._background.discard)

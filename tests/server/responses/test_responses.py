@@ -1,12 +1,15 @@
 """`/v1/responses`, whole and streamed, over a scripted engine."""
 
+import asyncio
+import json
 import re
 from typing import Any
 
+import httpx
 import pytest
 
 from rose.chat.tokenizer import Tokenizer
-from rose.engine.messages import RequestFailure
+from rose.engine.messages import AddRequest, RequestFailure
 from rose.errors import EngineDead
 from tests.fakes import by_token
 from tests.server.conftest import MODEL, Serve
@@ -238,3 +241,23 @@ async def test_tool_choice_none_hides_the_tools(serve: Serve, tokenizer: Tokeniz
     assert "Reasoning: high" in prompt
     assert body["tool_choice"] == "none"
     assert body["tools"][0]["name"] == "tide"
+
+
+async def test_256_streams_at_once_keep_their_events_apart_and_in_order(serve: Serve, tokenizer: Tokenizer) -> None:
+    def script(request: AddRequest) -> Any:
+        (number,) = re.findall(r"number (\d+)\.", tokenizer.decode(request.prompt_token_ids))
+        return by_token(tokenizer.encode_with_special(f"<|channel|>final<|message|>This is {number}.<|return|>"))
+
+    async with serve(script=script) as server:
+        answers = await asyncio.gather(*(ask(server, stream=True, input=f"number {i}.") for i in range(256)))
+        stored = [(await server.http.get(f"/v1/responses/{i}")).status_code for i in response_ids(answers)]
+    for i, answer in enumerate(answers):
+        events = [json.loads(data) for data in re.findall(r"^data: (.*)$", answer.text, re.MULTILINE)]
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        assert "".join(e["delta"] for e in events if e["type"] == "response.output_text.delta") == f"This is {i}."
+    assert len(stored) == 256
+    assert set(stored) == {200}
+
+
+def response_ids(answers: list[httpx.Response]) -> set[str]:
+    return {re.findall(r'"id":"(resp_[0-9a-f]+)"', answer.text)[0] for answer in answers}
