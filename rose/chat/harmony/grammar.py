@@ -15,12 +15,12 @@ from rose.errors import RequestError
 
 _NO_PARAMETERS = {"type": "object", "additionalProperties": False}
 
-_TERMINALS = """
-reasoning: <|channel|> "analysis" <|message|> TEXT <|end|> <|start|> "assistant"
-preamble: <|channel|> "commentary" <|message|> TEXT <|end|> <|start|> "assistant"
-json_type: " "? <|constrain|> "json" | " json"
-TEXT: /(?s:.*)/
-"""
+_COMMON_RULES = (
+    'reasoning: <|channel|> "analysis" <|message|> TEXT <|end|> <|start|> "assistant"',
+    'preamble: <|channel|> "commentary" <|message|> TEXT <|end|> <|start|> "assistant"',
+    'json_type: " "? <|constrain|> "json" | " json"',
+    "TEXT: /(?s:.*)/",
+)
 
 
 def turn_grammar(conversation: Conversation, choice: ToolChoice) -> str | None:
@@ -34,7 +34,7 @@ def turn_grammar(conversation: Conversation, choice: ToolChoice) -> str | None:
     if wanted is None and is_free:
         return None
     must_call = choice.mode == "required"
-    rules = [f"start: {_turn(wanted, has_calls=bool(tools), must_call=must_call)}", *_TERMINALS.splitlines()[1:]]
+    rules = [f"start: {_turn(wanted, has_calls=bool(tools), must_call=must_call)}", *_COMMON_RULES]
     if not must_call:
         rules += _final(wanted)
     if tools:
