@@ -1,5 +1,6 @@
-"""The bytes that clients of the younger APIs get, ids, times and prompt counts aside. `WRITE_GOLDEN=1` writes them anew.
+"""The bytes that clients of the younger APIs get, ids, times and prompt counts aside.
 
+`WRITE_GOLDEN=1` writes them anew.
 `test_chat_completions` has those of the chat API.
 """
 
