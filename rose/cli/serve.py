@@ -31,7 +31,7 @@ _TERMINATED = 128 + signal.SIGTERM
 
 
 def serve(
-    model: str,
+    model: Annotated[str, Parameter(help="Such as rose-demo, ./my-checkpoint or openai/gpt-oss-20b.")],
     *,
     server: Annotated[ServerFlags | None, Parameter(name="*")] = None,
     api: Annotated[ApiFlags | None, Parameter(name="*")] = None,
