@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 MODEL  ?= rose-demo
-HOST   ?= 127.0.0.1
+# Not from the environment, where some shells and compilers keep a HOST of their own.
+HOST   := 127.0.0.1
 PORT   ?= 8000
 # Of this folder: an environment holds absolute paths, and one that was moved or copied runs another folder's code.
 STAMP  := $(VENV)/.installed-$(shell pwd | cksum | cut -d' ' -f1)
