@@ -12,7 +12,7 @@ from rose.chat.tokenizer import Tokenizer
 from rose.engine.client import EngineClient
 from rose.errors import RequestError
 from rose.server.chat_completions.convert import to_conversation
-from rose.server.chat_completions.fields import review_fields
+from rose.server.chat_completions.kinds import CHAT_FIELDS
 from rose.server.chat_completions.schema import ChatCompletionRequest
 from rose.server.errors import ApiError, model_not_found, parse_body
 from rose.server.generation import Generator
@@ -99,7 +99,7 @@ class Admin:
             raise RequestError("give either prompt or messages", param="prompt", code="invalid_value")
         if body.prompt is None:
             chat = parse_body(ChatCompletionRequest, raw)
-            review_fields(chat.model_extra or {}, strict=False)
+            CHAT_FIELDS.review(chat.model_extra or {}, strict=False)
             conversation = to_conversation(chat, current_date=self._settings.current_date)
             ids = await self._generator.render(conversation)
         else:

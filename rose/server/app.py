@@ -9,10 +9,10 @@ from rose.chat.tokenizer import Tokenizer
 from rose.engine.client import EngineClient
 from rose.errors import CheckpointError
 from rose.server.admin import Admin
-from rose.server.chat_completions.fields import IGNORED_FIELDS_HEADER
 from rose.server.chat_completions.handler import ChatCompletions
 from rose.server.completions.handler import Completions
 from rose.server.errors import add_error_handlers
+from rose.server.fields import IGNORED_FIELDS_HEADER
 from rose.server.generation import Generator
 from rose.server.intake import Intake
 from rose.server.messages.handler import Messages

@@ -4,21 +4,25 @@ Three kinds: harmless ones are accepted; those that would change the answer and 
 they ask for what happens anyway; those that nobody knows are ignored and reported. Each API has its own lists.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rose.errors import RequestError
 from rose.server.errors import unsupported
 
+IGNORED_FIELDS_HEADER = "x-rose-ignored-fields"
 _MAX_NAMED = 32
+_UNSAFE_IN_HEADER = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 @dataclass(frozen=True, slots=True)
 class FieldKinds:
     """The fields of one API beside those that it honours.
 
-    harmless: they change nothing about the answer. unsupported: each with the values that ask for nothing beyond what
+    harmless: they change nothing about the answer, such as labels, billing, caching, storage, or a hint that costs
+    nothing to leave. unsupported: each with the values that ask for nothing beyond what
     happens anyway; null always does.
     """
 
@@ -42,3 +46,9 @@ class FieldKinds:
                 f"unknown fields: {', '.join(ignored[:_MAX_NAMED])}", param=ignored[0], code="unknown_parameter"
             )
         return ignored
+
+
+def ignored_fields_header(ignored: Iterable[str]) -> dict[str, str]:
+    """The response header that names ignored fields; no header without any. Clients' text is made safe for it."""
+    names = [_UNSAFE_IN_HEADER.sub("_", name)[:64] for name in ignored][:_MAX_NAMED]
+    return {IGNORED_FIELDS_HEADER: ", ".join(names)} if names else {}

@@ -7,9 +7,8 @@ from typing import Generic, TypeVar
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict
 
-from rose.server.chat_completions.fields import ignored_fields_header
 from rose.server.errors import model_not_found, parse_body
-from rose.server.fields import FieldKinds
+from rose.server.fields import FieldKinds, ignored_fields_header
 from rose.server.metrics import Metrics
 from rose.server.middleware import sound_request_id
 from rose.server.settings import ServerSettings

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rose.server.chat_completions.fields import HARMLESS_FIELDS, UNSUPPORTED_FIELDS
+from rose.server.chat_completions.kinds import CHAT_FIELDS
 from rose.server.chat_completions.schema import ChatCompletionRequest
 from rose.server.completions.kinds import COMPLETION_FIELDS
 from rose.server.completions.schema import CompletionRequest
@@ -16,6 +16,7 @@ from rose.server.messages.schema import MessagesRequest
 from rose.server.responses.kinds import RESPONSES_FIELDS
 from rose.server.responses.schema import ResponsesRequest
 
+HARMLESS_FIELDS, UNSUPPORTED_FIELDS = CHAT_FIELDS.harmless, CHAT_FIELDS.unsupported
 TEXT = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
 
 

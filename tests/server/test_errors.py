@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from starlette.requests import ClientDisconnect
 
 from rose.chat.tokenizer import Tokenizer
-from rose.server.chat_completions.fields import HARMLESS_FIELDS, UNSUPPORTED_FIELDS
+from rose.server.chat_completions.kinds import CHAT_FIELDS
 from rose.server.chat_completions.schema import ChatCompletionRequest
 from rose.server.errors import to_api_error
 from tests.server.conftest import MODEL, Serve
 
 pytestmark = pytest.mark.anyio
 
+HARMLESS_FIELDS, UNSUPPORTED_FIELDS = CHAT_FIELDS.harmless, CHAT_FIELDS.unsupported
 URL = "/v1/chat/completions"
 
 

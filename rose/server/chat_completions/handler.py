@@ -7,12 +7,13 @@ from rose.chat.tokenizer import Tokenizer
 from rose.errors import RequestError
 from rose.server.chat_completions.answer import AnswerStyle
 from rose.server.chat_completions.convert import as_client_named_it, to_generation_request, unknown_template_kwargs
-from rose.server.chat_completions.fields import ignored_fields_header, review_fields
+from rose.server.chat_completions.kinds import CHAT_FIELDS
 from rose.server.chat_completions.schema import ChatCompletionRequest
 from rose.server.chat_completions.stream import stream_answer
 from rose.server.chat_completions.whole import whole_answer
 from rose.server.disconnect import ClientGone, unless_disconnected
 from rose.server.errors import CLIENT_CLOSED_REQUEST, model_not_found, parse_body
+from rose.server.fields import ignored_fields_header
 from rose.server.generation import Generator
 from rose.server.metrics import Metrics
 from rose.server.middleware import sound_request_id
@@ -55,7 +56,8 @@ class ChatCompletions:
         """Answer a chat."""
         settings = self._settings
         body = parse_body(ChatCompletionRequest, await request.body())
-        ignored = review_fields(body.model_extra or {}, strict=settings.strict_fields) + unknown_template_kwargs(body)
+        ignored = CHAT_FIELDS.review(body.model_extra or {}, strict=settings.strict_fields)
+        ignored += unknown_template_kwargs(body)
         self._metrics.count_ignored_fields(ignored)
         if body.model is not None and body.model not in settings.served_model_names:
             raise model_not_found(body.model, settings.served_model_names)

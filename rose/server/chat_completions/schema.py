@@ -1,7 +1,7 @@
 """The request body of `/v1/chat/completions`: the shape of the fields that are honoured.
 
 Types are strict (`"stream": "true"` is an error) and null means absent. What values mean is decided in `convert`, and
-what becomes of all other fields in `fields`.
+what becomes of all other fields in `kinds`.
 """
 
 from typing import Annotated, Any, Literal
