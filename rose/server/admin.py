@@ -100,7 +100,7 @@ class Admin:
         if body.prompt is None:
             chat = parse_body(ChatCompletionRequest, raw)
             CHAT_FIELDS.review(chat.model_extra or {}, strict=False)
-            conversation = to_conversation(chat, current_date=self._settings.current_date)
+            conversation = to_conversation(chat, current_date=self._settings.prompt_date())
             ids = await self._generator.render(conversation)
         else:
             ids = await asyncio.to_thread(self._tokenizer.encode, body.prompt)

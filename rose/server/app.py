@@ -42,15 +42,15 @@ def create_app(
     app = FastAPI(title="rose", version=__version__, root_path=settings.root_path, redoc_url=None)
     add_error_handlers(app)
 
+    intake = Intake(metrics, settings)
     system_fingerprint = f"rose-{__version__}-{engine.info.dtype}"
     chat_completions = ChatCompletions(
         generator=generator,
         tokenizer=tokenizer,
-        metrics=metrics,
+        intake=intake,
         settings=settings,
         system_fingerprint=system_fingerprint,
     )
-    intake = Intake(metrics, settings)
     responses = Responses(
         generator=generator,
         tokenizer=tokenizer,

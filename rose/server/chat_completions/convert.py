@@ -1,6 +1,5 @@
 """From the request body to what the generator takes: meanings, defaults, and refusals that name their field."""
 
-import datetime
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,7 +36,7 @@ def to_generation_request(body: ChatCompletionRequest, *, current_date: str | No
 
 
 def to_conversation(body: ChatCompletionRequest, *, current_date: str | None) -> Conversation:
-    """The chat of `body`. current_date: as in `ServerSettings`."""
+    """The chat of `body`."""
     if not body.messages:
         raise RequestError("messages must not be empty", param="messages", code="invalid_value")
     template_kwargs = body.chat_template_kwargs or {}
@@ -45,7 +44,7 @@ def to_conversation(body: ChatCompletionRequest, *, current_date: str | None) ->
         messages=tuple(_message(message, f"messages[{i}]") for i, message in enumerate(body.messages)),
         tools=_tools(body),
         reasoning_effort=_effort(body, template_kwargs),
-        current_date=datetime.date.today().isoformat() if current_date == "today" else current_date,
+        current_date=current_date,
         model_identity=_text_kwarg(template_kwargs, "model_identity"),
         answer_format=_answer_format(body),
     )

@@ -12,11 +12,9 @@ from rose.server.chat_completions.schema import ChatCompletionRequest
 from rose.server.chat_completions.stream import stream_answer
 from rose.server.chat_completions.whole import whole_answer
 from rose.server.disconnect import ClientGone, unless_disconnected
-from rose.server.errors import CLIENT_CLOSED_REQUEST, model_not_found, parse_body
-from rose.server.fields import ignored_fields_header
+from rose.server.errors import CLIENT_CLOSED_REQUEST
 from rose.server.generation import Generator
-from rose.server.metrics import Metrics
-from rose.server.middleware import sound_request_id
+from rose.server.intake import Intake, Received
 from rose.server.openapi import describe_body
 from rose.server.settings import ServerSettings
 from rose.server.sse import EventStreamResponse
@@ -30,13 +28,13 @@ class ChatCompletions:
         *,
         generator: Generator,
         tokenizer: Tokenizer,
-        metrics: Metrics,
+        intake: Intake,
         settings: ServerSettings,
         system_fingerprint: str,
     ) -> None:
         self._generator = generator
         self._tokenizer = tokenizer
-        self._metrics = metrics
+        self._intake = intake
         self._settings = settings
         self._system_fingerprint = system_fingerprint
 
@@ -54,41 +52,33 @@ class ChatCompletions:
 
     async def create(self, request: Request) -> Response:
         """Answer a chat."""
-        settings = self._settings
-        body = parse_body(ChatCompletionRequest, await request.body())
-        ignored = CHAT_FIELDS.review(body.model_extra or {}, strict=settings.strict_fields)
-        ignored += unknown_template_kwargs(body)
-        self._metrics.count_ignored_fields(ignored)
-        if body.model is not None and body.model not in settings.served_model_names:
-            raise model_not_found(body.model, settings.served_model_names)
-        if not request.state.has_own_request_id and (own_id := sound_request_id(body.request_id)):
-            request.state.request_id = own_id
-
+        received = await self._intake.read(request, ChatCompletionRequest, CHAT_FIELDS, unknown_template_kwargs)
         try:
-            return await self._answer(request, body, ignored_fields_header(ignored))
+            return await self._answer(request, received)
         except RequestError as error:
-            raise as_client_named_it(error, body) from None
+            raise as_client_named_it(error, received.body) from None
         except ClientGone:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
 
-    async def _answer(self, request: Request, body: ChatCompletionRequest, headers: dict[str, str]) -> Response:
-        settings, style = self._settings, self._style(body)
-        wanted = to_generation_request(body, current_date=settings.current_date)
+    async def _answer(self, request: Request, received: Received[ChatCompletionRequest]) -> Response:
+        body, settings, style = received.body, self._settings, self._style(received)
+        wanted = to_generation_request(body, current_date=settings.prompt_date())
         if not body.stream:
             answer = await unless_disconnected(request, whole_answer(self._generator, wanted, style))
-            return Response(msgspec.json.encode(answer), headers=headers, media_type="application/json")
+            return Response(msgspec.json.encode(answer), headers=received.headers, media_type="application/json")
         start = self._generator.start(wanted, first_output_wait_s=settings.first_output_wait_s)
         generation = await unless_disconnected(request, start)
         return EventStreamResponse(
             stream_answer(generation, style, body),
             on_close=generation.close,
             keep_alive_s=settings.keep_alive_s,
-            headers=headers,
+            headers=received.headers,
         )
 
-    def _style(self, body: ChatCompletionRequest) -> AnswerStyle:
+    def _style(self, received: Received[ChatCompletionRequest]) -> AnswerStyle:
+        body = received.body
         return AnswerStyle(
-            model=body.model or self._settings.served_model_names[0],
+            model=received.model,
             system_fingerprint=self._system_fingerprint,
             tokenizer=self._tokenizer,
             reasoning_field=None if body.include_reasoning is False else self._settings.reasoning_field,

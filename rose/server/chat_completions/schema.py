@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Tag
 
+from rose.server.intake import BodyPart, RequestBody
+
 
 def _text_or_list(value: Any) -> str | None:
     return "<text>" if isinstance(value, str) else "<list>" if isinstance(value, list) else None
@@ -17,13 +19,7 @@ def _text_or_object(value: Any) -> str | None:
     return "<text>" if isinstance(value, str) else "<object>" if isinstance(value, (dict, BaseModel)) else None
 
 
-class _Part(BaseModel):
-    """Base of what stands inside the body. Fields that are not known there are of no consequence."""
-
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
-
-
-class ContentPart(_Part):
+class ContentPart(BodyPart):
     """A part of a message's content. Only text is served; the others are refused by their type."""
 
     type: str
@@ -42,14 +38,14 @@ Content = Annotated[
 ]
 
 
-class FunctionCall(_Part):
+class FunctionCall(BodyPart):
     """The function and arguments of a call that the assistant made."""
 
     name: str
     arguments: str | None = None
 
 
-class AssistantToolCall(_Part):
+class AssistantToolCall(BodyPart):
     """A call in an assistant message's `tool_calls`."""
 
     id: str | None = None
@@ -57,7 +53,7 @@ class AssistantToolCall(_Part):
     function: FunctionCall
 
 
-class ChatMessage(_Part):
+class ChatMessage(BodyPart):
     """A message of any role. An assistant message may bring its reasoning back under either name."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -69,7 +65,7 @@ class ChatMessage(_Part):
     tool_call_id: str | None = None
 
 
-class FunctionDefinition(_Part):
+class FunctionDefinition(BodyPart):
     """A function that the model may call. strict: its calls' arguments must fit `parameters`."""
 
     name: str
@@ -78,14 +74,14 @@ class FunctionDefinition(_Part):
     strict: bool | None = None
 
 
-class Tool(_Part):
+class Tool(BodyPart):
     """An entry of `tools`."""
 
     type: str
     function: FunctionDefinition | None = None
 
 
-class NamedToolChoice(_Part):
+class NamedToolChoice(BodyPart):
     """A `tool_choice` that is an object; `rose.server.constraints` reads it."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
@@ -112,27 +108,24 @@ Stop = Annotated[
 ]
 
 
-class ResponseFormat(_Part):
+class ResponseFormat(BodyPart):
     """The form that the content must have; `rose.server.constraints` reads it."""
 
     type: str
     json_schema: dict[str, Any] | None = None
 
 
-class StreamOptions(_Part):
+class StreamOptions(BodyPart):
     """What a stream carries besides the answer."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
 
-class ChatCompletionRequest(BaseModel):
+class ChatCompletionRequest(RequestBody):
     """The whole body."""
 
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True, json_schema_extra={"additionalProperties": True})
-
     messages: list[ChatMessage]
-    model: str | None = None
 
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None
@@ -168,4 +161,3 @@ class ChatCompletionRequest(BaseModel):
     return_token_ids: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    request_id: str | None = None
