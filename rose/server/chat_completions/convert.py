@@ -9,18 +9,11 @@ from rose.engine.sampling_params import SamplingParams
 from rose.errors import RequestError
 from rose.server.chat_completions.schema import ChatCompletionRequest, ChatMessage, ContentPart, Tool
 from rose.server.constraints import answer_format, tool_choice
+from rose.server.effort import OPENAI_EFFORTS, reasoning_effort
 from rose.server.errors import unsupported
 from rose.server.generation import MAX_STOP_STRINGS, GenerationRequest
 from rose.server.guided import GUIDED_FIELDS, guided_format
 
-_EFFORTS: dict[str, ReasoningEffort] = {
-    "none": "low",
-    "minimal": "low",
-    "low": "low",
-    "medium": "medium",
-    "high": "high",
-    "xhigh": "high",
-}
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _TEMPLATE_KWARGS = ("reasoning_effort", "model_identity")
 
@@ -120,13 +113,7 @@ def _effort(body: ChatCompletionRequest, template_kwargs: dict[str, Any]) -> Rea
     given, param = body.reasoning_effort, "reasoning_effort"
     if given is None:
         given, param = _text_kwarg(template_kwargs, "reasoning_effort"), "chat_template_kwargs.reasoning_effort"
-    if given is None:
-        return "medium"
-    if given not in _EFFORTS:
-        raise RequestError(
-            f"{param} must be one of {', '.join(_EFFORTS)}, not {given!r}", param=param, code="invalid_value"
-        )
-    return _EFFORTS[given]
+    return reasoning_effort(given, param=param, words=OPENAI_EFFORTS)
 
 
 def _text_kwarg(template_kwargs: dict[str, Any], name: str) -> str | None:
