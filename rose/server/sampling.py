@@ -30,16 +30,24 @@ class SamplingFields(BaseModel):
 
 
 def sampling_params(fields: SamplingFields, **own: Any) -> SamplingParams:
-    """The parameters that a body asks for; `own` are those the API reads itself, None meaning the default.
+    """The parameters that a body asks for; `own` are those the API reads itself, as `own_sampling_params` takes them.
 
     Raises `RequestError` for a value that cannot be.
     """
     given: dict[str, Any] = {name: getattr(fields, name) for name in SamplingFields.model_fields} | own
-    if given["top_k"] == -1:  # how some clients spell "off"
-        given["top_k"] = None
     if given["stop_token_ids"] is not None:
         given["stop_token_ids"] = tuple(given["stop_token_ids"])
     given["logit_bias"] = given["logit_bias"] or None
+    return own_sampling_params(**given)
+
+
+def own_sampling_params(**given: Any) -> SamplingParams:
+    """The parameters of an API that reads them all itself. None means the default.
+
+    Raises `RequestError` for a value that cannot be.
+    """
+    if given.get("top_k") == -1:  # how some clients spell "off"
+        given["top_k"] = None
     params = SamplingParams(**{name: value for name, value in given.items() if value is not None})
     params.validate()
     return params

@@ -11,8 +11,9 @@ from rose.server.chat_completions.schema import ChatCompletionRequest, ChatMessa
 from rose.server.constraints import answer_format, tool_choice
 from rose.server.effort import OPENAI_EFFORTS, reasoning_effort
 from rose.server.errors import unsupported
-from rose.server.generation import MAX_STOP_STRINGS, GenerationRequest
+from rose.server.generation import GenerationRequest
 from rose.server.guided import GUIDED_FIELDS, guided_format
+from rose.server.sampling import sampling_params, stop_strings
 
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _TEMPLATE_KWARGS = ("reasoning_effort", "model_identity")
@@ -23,7 +24,7 @@ def to_generation_request(body: ChatCompletionRequest, *, current_date: str | No
     return GenerationRequest(
         conversation=to_conversation(body, current_date=current_date),
         sampling_params=_sampling_params(body),
-        stop=_stop_strings(body),
+        stop=stop_strings(body.stop),
         tool_choice=_tool_choice(body) or ToolChoice(),
     )
 
@@ -138,33 +139,9 @@ def _answer_format(body: ChatCompletionRequest) -> AnswerFormat | None:
 def _sampling_params(body: ChatCompletionRequest) -> SamplingParams:
     if body.top_logprobs and not body.logprobs:
         raise RequestError("top_logprobs needs logprobs to be true", param="top_logprobs", code="invalid_value")
-    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    given: dict[str, Any] = {
-        "n": body.n,
-        "max_tokens": max_tokens,
-        "min_tokens": body.min_tokens,
-        "temperature": body.temperature,
-        "top_p": body.top_p,
-        "top_k": None if body.top_k == -1 else body.top_k,  # -1 is how some clients spell "off"
-        "min_p": body.min_p,
-        "presence_penalty": body.presence_penalty,
-        "frequency_penalty": body.frequency_penalty,
-        "repetition_penalty": body.repetition_penalty,
-        "logit_bias": body.logit_bias or None,
-        "seed": body.seed,
-        "stop_token_ids": None if body.stop_token_ids is None else tuple(body.stop_token_ids),
-        "ignore_eos": body.ignore_eos,
-        "logprobs": (body.top_logprobs or 0) if body.logprobs else None,
-    }
-    params = SamplingParams(**{name: value for name, value in given.items() if value is not None})
-    params.validate()
-    return params
-
-
-def _stop_strings(body: ChatCompletionRequest) -> tuple[str, ...]:
-    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
-    if len(stop) > MAX_STOP_STRINGS:
-        raise RequestError(f"stop may have {MAX_STOP_STRINGS} strings, not {len(stop)}", param="stop")
-    if "" in stop:
-        raise RequestError("a stop string must not be empty", param="stop", code="invalid_value")
-    return stop
+    return sampling_params(
+        body,
+        n=body.n,
+        max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+    )

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Tag
 
 from rose.server.intake import BodyPart, RequestBody
+from rose.server.sampling import SamplingFields
 
 
 def _text_or_list(value: Any) -> str | None:
@@ -122,7 +123,7 @@ class StreamOptions(BodyPart):
     continuous_usage_stats: bool | None = None
 
 
-class ChatCompletionRequest(RequestBody):
+class ChatCompletionRequest(RequestBody, SamplingFields):
     """The whole body."""
 
     messages: list[ChatMessage]
@@ -142,19 +143,7 @@ class ChatCompletionRequest(RequestBody):
     n: int | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
-    min_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: dict[int, float] | None = None
-    seed: int | None = None
     stop: Stop | None = None
-    stop_token_ids: list[int] | None = None
-    ignore_eos: bool | None = None
 
     logprobs: bool | None = None
     top_logprobs: int | None = None

@@ -6,14 +6,13 @@ import msgspec
 
 from rose.chat.answer_format import AnswerFormat, ToolChoice
 from rose.chat.conversation import Conversation, FunctionTool, Message, ReasoningEffort, ToolCall
-from rose.engine.sampling_params import SamplingParams
 from rose.errors import RequestError
 from rose.server.constraints import answer_format
 from rose.server.effort import reasoning_effort
 from rose.server.errors import unsupported
 from rose.server.generation import GenerationRequest
 from rose.server.messages.schema import Block, CountTokensRequest, InputMessage, MessagesRequest, ResultPart
-from rose.server.sampling import stop_strings
+from rose.server.sampling import own_sampling_params, stop_strings
 
 # Budgets of thinking, in tokens, up to which an effort is meant.
 _LOW_BUDGET = 2048
@@ -22,14 +21,9 @@ _MEDIUM_BUDGET = 16_384
 
 def to_generation_request(body: MessagesRequest, *, current_date: str | None) -> GenerationRequest:
     """The request that `body` asks for. Raises `RequestError` for what cannot be honoured."""
-    given = {
-        "max_tokens": body.max_tokens,
-        "temperature": body.temperature,
-        "top_p": body.top_p,
-        "top_k": None if body.top_k == -1 else body.top_k,
-    }
-    params = SamplingParams(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
-    params.validate()
+    params = own_sampling_params(
+        max_tokens=body.max_tokens, temperature=body.temperature, top_p=body.top_p, top_k=body.top_k
+    )
     return GenerationRequest(
         conversation=to_conversation(body, current_date=current_date),
         sampling_params=params,

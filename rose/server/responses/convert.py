@@ -13,6 +13,7 @@ from rose.server.errors import unsupported
 from rose.server.ids import new_id
 from rose.server.responses.objects import ReasoningOptions, Response
 from rose.server.responses.schema import OtherItem, ResponsesRequest, Tool
+from rose.server.sampling import own_sampling_params
 
 _LOGPROBS = "message.output_text.logprobs"
 _SUMMARIES = ("auto", "concise", "detailed", "none")
@@ -41,15 +42,12 @@ def to_tool_choice(body: ResponsesRequest) -> ToolChoice | None:
 def to_sampling_params(body: ResponsesRequest) -> SamplingParams:
     """How to sample. Raises `RequestError` for a value that cannot be."""
     wants_logprobs = _LOGPROBS in (body.include or ()) or bool(body.top_logprobs)
-    given: dict[str, Any] = {
-        "max_tokens": body.max_output_tokens,
-        "temperature": body.temperature,
-        "top_p": body.top_p,
-        "logprobs": (body.top_logprobs or 0) if wants_logprobs else None,
-    }
-    params = SamplingParams(**{name: value for name, value in given.items() if value is not None})
-    params.validate()
-    return params
+    return own_sampling_params(
+        max_tokens=body.max_output_tokens,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        logprobs=(body.top_logprobs or 0) if wants_logprobs else None,
+    )
 
 
 def check(body: ResponsesRequest) -> None:
