@@ -13,16 +13,16 @@ class TopLogprob(msgspec.Struct, frozen=True):
     """One of the likeliest tokens at a position."""
 
     token: str
-    bytes: list[int]
     logprob: float
+    bytes: list[int]
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
     """A token with its log-probability. `bytes` tells what `token` cannot when a character is split."""
 
     token: str
-    bytes: list[int]
     logprob: float
+    bytes: list[int]
     top_logprobs: list[TopLogprob]
 
 
@@ -39,9 +39,12 @@ class LogprobSpeller:
 
     def text(self, token_id: int) -> str:
         """A token's text; the name of one that has none."""
-        raw = self._tokenizer.token_bytes(token_id)
+        return self._text(token_id, self._tokenizer.token_bytes(token_id))
+
+    def _text(self, token_id: int, raw: bytes) -> str:
         return raw.decode("utf-8", errors="replace") or self._tokenizer.decode([token_id], keep_special=True)
 
-    def _token(self, token_id: int, logprob: float) -> tuple[str, list[int], float]:
-        text = self.text(token_id)
-        return text, list(self._tokenizer.token_bytes(token_id) or text.encode()), max(logprob, LEAST_LOGPROB)
+    def _token(self, token_id: int, logprob: float) -> tuple[str, float, list[int]]:
+        raw = self._tokenizer.token_bytes(token_id)
+        text = self._text(token_id, raw)
+        return text, max(logprob, LEAST_LOGPROB), list(raw or text.encode())

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from msgspec import UNSET, UnsetType
 
-from rose.chat.tokenizer import Tokenizer
 from rose.server.chat_completions.chunks import (
     ChatCompletion,
     ChatCompletionChunk,
@@ -17,15 +16,12 @@ from rose.server.chat_completions.chunks import (
     FinishReason,
     Logprobs,
     PromptTokensDetails,
-    TokenLogprob,
-    TopLogprob,
     Usage,
 )
 from rose.server.completion import ContentLogprob
 from rose.server.generation import Usage as TokenCounts
+from rose.server.logprobs import LogprobSpeller
 from rose.server.settings import ReasoningField
-
-_LEAST_LOGPROB = -9999.0  # JSON has no infinity; the figure is the one clients know from other servers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +33,7 @@ class AnswerStyle:
 
     model: str
     system_fingerprint: str
-    tokenizer: Tokenizer
+    speller: LogprobSpeller
     reasoning_field: ReasoningField | None = "both"
     with_logprobs: bool = False
     with_token_ids: bool = False
@@ -77,22 +73,11 @@ class AnswerStyle:
 
     def logprobs(self, entries: Sequence[ContentLogprob]) -> Logprobs | None:
         """The log-probabilities of content tokens; None unless they were asked for."""
-        return Logprobs([self._logprob(entry) for entry in entries]) if self.with_logprobs else None
+        return Logprobs([self.speller.spell(entry) for entry in entries]) if self.with_logprobs else None
 
     def token_ids(self, ids: Sequence[int]) -> list[int] | UnsetType:
         """A choice's token ids; left out unless they were asked for."""
         return list(ids) if self.with_token_ids else UNSET
-
-    def _logprob(self, entry: ContentLogprob) -> TokenLogprob:
-        return TokenLogprob(
-            *self._token(entry.token_id, entry.logprobs.logprob),
-            [TopLogprob(*self._token(token_id, logprob)) for token_id, logprob in entry.logprobs.top],
-        )
-
-    def _token(self, token_id: int, logprob: float) -> tuple[str, float, list[int]]:
-        raw = self.tokenizer.token_bytes(token_id)
-        text = raw.decode("utf-8", errors="replace") or self.tokenizer.decode([token_id], keep_special=True)
-        return text, max(logprob, _LEAST_LOGPROB), list(raw or text.encode())
 
 
 def usage(counts: TokenCounts) -> Usage:

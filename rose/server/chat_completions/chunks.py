@@ -8,24 +8,9 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from rose.server.logprobs import TokenLogprob
+
 FinishReason = Literal["stop", "length", "tool_calls"]
-
-
-class TopLogprob(msgspec.Struct, frozen=True):
-    """One of the likeliest tokens at a position."""
-
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class TokenLogprob(msgspec.Struct, frozen=True):
-    """A content token with its log-probability. `bytes` tells what `token` cannot when a character is split."""
-
-    token: str
-    logprob: float
-    bytes: list[int]
-    top_logprobs: list[TopLogprob]
 
 
 class Logprobs(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ from rose.server.disconnect import ClientGone, unless_disconnected
 from rose.server.errors import CLIENT_CLOSED_REQUEST
 from rose.server.generation import Generator
 from rose.server.intake import Intake, Received
+from rose.server.logprobs import LogprobSpeller
 from rose.server.openapi import describe_body
 from rose.server.settings import ServerSettings
 from rose.server.sse import EventStreamResponse
@@ -33,7 +34,7 @@ class ChatCompletions:
         system_fingerprint: str,
     ) -> None:
         self._generator = generator
-        self._tokenizer = tokenizer
+        self._speller = LogprobSpeller(tokenizer)
         self._intake = intake
         self._settings = settings
         self._system_fingerprint = system_fingerprint
@@ -80,7 +81,7 @@ class ChatCompletions:
         return AnswerStyle(
             model=received.model,
             system_fingerprint=self._system_fingerprint,
-            tokenizer=self._tokenizer,
+            speller=self._speller,
             reasoning_field=None if body.include_reasoning is False else self._settings.reasoning_field,
             with_logprobs=bool(body.logprobs),
             with_token_ids=bool(body.return_token_ids),
