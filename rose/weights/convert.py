@@ -1,10 +1,11 @@
 """From one checkpoint to another, tensor by tensor, with an account of every one.
 
 Everything is written into `<folder>.partial`, which has no config.json and so cannot be loaded, with a journal of what
-is safely on the disk. Only when all of it is, the folder gets its name. An interrupted conversion goes on from its
-journal when it is started again.
+is safely on the disk. config.json is written last, and then the folder gets its name. An interrupted conversion goes on
+from its journal when it is started again.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -74,7 +75,8 @@ def convert(
     changed. other_files: a folder whose tokenizer and the like are copied. progress: called with (bytes read, bytes in
     all). commit_bytes: how much may have to be done again after an interruption.
 
-    Takes about a gigabyte of memory, whatever the model's size. Raises ConfigError, CheckpointError, UnsupportedModel.
+    Takes about a gigabyte of memory, whatever the model's size. Raises ConfigError, also when a file cannot be written,
+    CheckpointError, UnsupportedModel.
     """
     check_choices(experts, dense)
     plan = plan_model(source.config, source.tensors.keys(), str(source.config_path))
@@ -89,17 +91,19 @@ def convert(
     problems = find_problems(source.tensors, rules, model, source.name)
     if problems:
         raise CheckpointError(summarize_problems(problems))
-    if folder.exists():
-        raise ConfigError(f"{folder} exists already; remove it, or choose another folder")
+    _check_absent(folder)
     shards = plan_shards(destination.tensors, max_bytes=max_shard_bytes)
     partial = folder.with_name(f"{folder.name}.partial")
-    with _locked(partial):
+    with _locked(partial), _told_as_config_error(partial):
+        _check_absent(folder)  # once more: another conversion may have finished before this one had the lock
         _check_space(partial, shards)
         job = _identify(source, layout, formats, shards)
         parameters = {name: p for name, p in model.named_parameters() if isinstance(p, Parameter)}
         with Journal(partial, job) as journal, ShardWriter(partial, shards) as writer:
             conversion = _Conversion(source, destination, rules, parameters, torch.device(device), writer, journal)
             conversion.run(progress, commit_bytes)
+        if _identify(source, layout, formats, shards) != job:
+            raise CheckpointError(f"{source.name} changed while it was read; remove {partial} and convert it again")
         manifest = make_manifest(
             source={"name": source.name, "layout": plan.layout, "formats": _format_names(stored)},
             layout=layout,
@@ -251,20 +255,42 @@ class _Conversion:
         return first < start + length and start < first + (shape[0] if shape else 1)
 
 
+def _check_absent(folder: Path) -> None:
+    if os.path.lexists(folder):  # a link to nowhere as well
+        raise ConfigError(f"{folder} exists already; remove it, or choose another folder")
+
+
 @contextmanager
-def _locked(partial: Path) -> Iterator[None]:
-    """Make the folder and keep other conversions out of it."""
+def _told_as_config_error(partial: Path) -> Iterator[None]:
     try:
-        partial.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(partial / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+        yield
     except OSError as error:
         raise ConfigError(f"cannot write {partial}: {error}") from error
+
+
+@contextmanager
+def _locked(partial: Path) -> Iterator[None]:
+    """Make the folder and keep other conversions out of it; if nothing came of it, remove it."""
+    with _told_as_config_error(partial):
+        partial.mkdir(parents=True, exist_ok=True)
+        names = {file.name for file in partial.iterdir()}
+        if names and not names & {_LOCK_NAME, JOURNAL_NAME}:
+            raise ConfigError(f"{partial} is no unfinished conversion; remove it, or choose another folder")
+        descriptor = os.open(partial / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_nlink == 0:  # whoever held it has just finished and removed it
+                raise BlockingIOError
         except BlockingIOError:
             raise ConfigError(f"another conversion is writing {partial}") from None
-        yield
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                if [file.name for file in partial.iterdir()] == [_LOCK_NAME]:
+                    (partial / _LOCK_NAME).unlink()
+                    partial.rmdir()
     finally:
         os.close(descriptor)
 
@@ -275,7 +301,7 @@ def _check_space(partial: Path, shards: ShardPlan) -> None:
     taken = sum(file.stat().st_blocks * 512 for file in partial.glob("*.safetensors"))
     free = shutil.disk_usage(partial).free
     if needed - taken > free:
-        raise ConfigError(f"{partial} needs {(needed - taken) / 1e9:.1f} GB, its disk has {free / 1e9:.1f} GB free")
+        raise ConfigError(f"{partial} needs {(needed - taken) / 1e6:,.1f} MB, its disk has {free / 1e6:,.1f} MB free")
 
 
 def _identify(source: WeightSource, layout: str, formats: WeightFormats, shards: ShardPlan) -> dict[str, Any]:
@@ -313,8 +339,9 @@ def _finish(
     write_index(partial, shards)
     write_durably(partial / MANIFEST_NAME, json.dumps(manifest, indent=2) + "\n")
     write_durably(partial / "config.json", json.dumps(destination.config, indent=2) + "\n")
-    (partial / JOURNAL_NAME).unlink()
-    (partial / _LOCK_NAME).unlink()
     sync_folder(partial)
     partial.rename(folder)
     sync_folder(folder.parent)
+    # Not before: interrupted between the two, the conversion would begin anew in a folder that has a config.json.
+    (folder / JOURNAL_NAME).unlink()
+    (folder / _LOCK_NAME).unlink()

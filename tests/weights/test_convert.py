@@ -1,9 +1,11 @@
 """`rose convert`: nothing lost between layouts, everything accounted for, and never half a checkpoint."""
 
+import errno
 import fcntl
 import hashlib
 import json
 import os
+import shutil
 
 import pytest
 import torch
@@ -190,7 +192,7 @@ def test_an_interrupted_conversion_cannot_be_loaded_and_goes_on(share, sources, 
     with pytest.raises(CheckpointError, match=r"config.json is missing"):
         load(partial)
     with (partial / "journal.jsonl").open("a") as journal:
-        journal.write('{"rule": 3, "acc')  # the power went off here
+        journal.write('{"3": {"transf')  # the power went off here
     reports = []
     run(sources["hugging_face"], out, progress=lambda done, total: reports.append(done / total), **options)
     assert reports[0] >= share - 0.2
@@ -228,8 +230,108 @@ def test_the_folder_must_not_be_there(sources, tmp_path):
 
 def test_a_full_disk_is_told_before(sources, tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1000}))
-    with pytest.raises(ConfigError, match=r"needs 0.0 GB, its disk has 0.0 GB free"):
+    with pytest.raises(ConfigError, match=r"needs 0.3 MB, its disk has 0.0 MB free"):
         run(sources["original"], tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_fills_up_leaves_what_can_be_gone_on_with(sources, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.pwrite", refuse)
+        with pytest.raises(ConfigError, match=r"cannot write .*out\.partial: .*No space left"):
+            run(sources["original"], tmp_path / "out")
+    run(sources["original"], tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["link", "x" * 300, "file/out"])
+def test_a_folder_that_cannot_be(name, sources, tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(ConfigError, match=r"exists already|cannot write"):
+        run(sources["original"], tmp_path / name)
+    assert {file.name for file in tmp_path.iterdir()} == {"file", "link"}
+
+
+def test_files_of_somebody_else_are_left_alone(sources, tmp_path):
+    partial = tmp_path / "out.partial"
+    partial.mkdir()
+    (partial / "model.safetensors").write_text("mine")
+    with pytest.raises(ConfigError, match="is no unfinished conversion"):
+        run(sources["original"], tmp_path / "out")
+    assert [file.name for file in partial.iterdir()] == ["model.safetensors"]
+    assert (partial / "model.safetensors").read_text() == "mine"
+
+
+def interrupt(source, out, share=0.5):
+    options = {"layout": "original", "max_shard_bytes": 100_000, "commit_bytes": 1}
+    with pytest.raises(Stop):
+        run(source, out, progress=stop_after(share), **options)
+    return options, out.with_name(f"{out.name}.partial") / "journal.jsonl"
+
+
+def test_a_journal_cut_anywhere_is_gone_on_from(sources, tmp_path):
+    """Also between rules that fill parts of one tensor: query, key and value are one in the original layout."""
+    options, journal = interrupt(sources["hugging_face"], tmp_path / "out")
+    partial, whole = journal.parent, tmp_path / "whole"
+    run(sources["hugging_face"], whole, **options)
+    complete = journal.read_bytes()
+    ends = [index + 1 for index, byte in enumerate(complete) if byte == ord("\n")]
+    shutil.copytree(partial, tmp_path / "kept")
+    for cut in ends:
+        for tail in (b"", b"\xff\xfe", b"[]\n", b'{"rule": 3}\n', b'{"0": {}}\n'):
+            journal.write_bytes(complete[:cut] + tail)
+            run(sources["hugging_face"], tmp_path / "out", **options)
+            assert tensor_bytes(tmp_path / "out") == tensor_bytes(whole)
+            shutil.rmtree(tmp_path / "out")
+            shutil.copytree(tmp_path / "kept", partial)
+
+
+def tensor_bytes(folder):
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+@pytest.mark.parametrize("text", [None, "", "\n", "{\n", "\xff\n"])
+def test_an_unfinished_conversion_without_its_journal_is_refused(text, sources, tmp_path):
+    _, journal = interrupt(sources["hugging_face"], tmp_path / "out")
+    journal.unlink()
+    if text is not None:
+        journal.write_text(text)
+    with pytest.raises(ConfigError, match="no journal that can be read"):
+        run(sources["hugging_face"], tmp_path / "out", layout="hf")
+
+
+@pytest.mark.parametrize("when", ["write_index", "write_durably", "Path.rename", "Path.unlink"])
+def test_interrupted_at_the_very_end(when, sources, tmp_path, monkeypatch):
+    def stop(*_):
+        raise Stop
+
+    target = "pathlib." if "." in when else "rose.weights.convert."
+    with monkeypatch.context() as patch:
+        patch.setattr(target + when, stop)
+        with pytest.raises(Stop):
+            run(sources["hugging_face"], tmp_path / "out")
+    if when == "Path.unlink":
+        load(tmp_path / "out")
+        return
+    reports = []
+    run(sources["hugging_face"], tmp_path / "out", progress=lambda done, total: reports.append(done / total))
+    assert reports == [1.0]
+    load(tmp_path / "out")
+    assert not (tmp_path / "out" / "journal.jsonl").exists()
+
+
+def test_a_source_that_changes_on_the_way(tmp_path):
+    source = write_checkpoint(tmp_path / "source", SHAPE)
+
+    def change(done, total):
+        os.utime(source / "model.safetensors")
+
+    with pytest.raises(CheckpointError, match="changed while it was read"):
+        run(source, tmp_path / "out", progress=change)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
