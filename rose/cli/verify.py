@@ -66,9 +66,9 @@ def verify(
         rose's own definition of the model in plain torch, which reads one matrix at a time; or transformers, which must
         be installed, reads the hf layout only and holds the whole model in float32.
     experts
-        The format of the experts' weights to compare; all tries every pair of formats.
+        The format of the experts' weights to compare; all compares the usual pairs of formats.
     dense
-        The format of attention's weights and the unembedding's.
+        The format of attention's weights and the unembedding's; with all experts, auto is every one in those pairs.
     dtype
         Of activations.
     device
@@ -100,8 +100,7 @@ def verify(
     texts_and_tokens = [text + tokens for text, tokens in zip(texts, oracle_tokens, strict=True)]
     expected = oracle(texts_and_tokens)
     results: list[dict[str, Any]] = []
-    chosen: tuple[tuple[FormatChoice, FormatChoice], ...] = _FORMATS if experts == "all" else ((experts, dense),)
-    for expert_format, dense_format in chosen:
+    for expert_format, dense_format in _chosen_formats(experts, dense):
         loaded = load_from(
             checkpoint, device=device, dtype=getattr(torch, dtype), experts=expert_format, dense=dense_format
         )
@@ -118,6 +117,14 @@ def verify(
         print(json.dumps(report, indent=2))
     else:
         _print_table(f"{model} in {dtype} on {device}, against {against} in float32", results)
+
+
+def _chosen_formats(
+    experts: "Literal['all'] | FormatChoice", dense: "FormatChoice"
+) -> list[tuple["FormatChoice", "FormatChoice"]]:
+    if experts != "all":
+        return [(experts, dense)]
+    return [pair for pair in _FORMATS if dense in ("auto", pair[1])]
 
 
 def _reference(checkpoint: "Checkpoint") -> Oracle:

@@ -85,6 +85,16 @@ def test_verify_in_a_table(folder, capsys):
     assert "0 of 0" in capsys.readouterr().out
 
 
+def test_verify_compares_the_formats_that_are_chosen(folder, capsys):
+    def pairs(*arguments):
+        rose("verify", folder, *arguments, "--max-tokens", 0, "--prompts", 1, "--json")
+        return [(row["experts"], row["dense"]) for row in json.loads(capsys.readouterr().out)["formats"]]
+
+    assert len(pairs()) == 7
+    assert pairs("--dense", "fp8") == [("bf16", "fp8"), ("fp8", "fp8")]
+    assert pairs("--experts", "fp8", "--dense", "bf16") == [("fp8", "bf16")]
+
+
 def test_verify_refuses_what_it_cannot_do(folder, tmp_path):
     with pytest.raises(ConfigError, match="--prompts from 1 to 5"):
         rose("verify", folder, "--prompts", 6)
