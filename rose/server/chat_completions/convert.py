@@ -7,7 +7,8 @@ from rose.chat.answer_format import AnswerFormat, ToolChoice
 from rose.chat.conversation import Conversation, FunctionTool, Message, ReasoningEffort, ToolCall
 from rose.engine.sampling_params import SamplingParams
 from rose.errors import RequestError
-from rose.server.chat_completions.schema import ChatCompletionRequest, ChatMessage, ContentPart, Tool
+from rose.server.body_parts import ContentPart
+from rose.server.chat_completions.schema import ChatCompletionRequest, ChatMessage, Tool
 from rose.server.constraints import answer_format, tool_choice
 from rose.server.effort import OPENAI_EFFORTS, reasoning_effort
 from rose.server.errors import unsupported

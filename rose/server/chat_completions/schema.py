@@ -4,39 +4,11 @@ Types are strict (`"stream": "true"` is an error) and null means absent. What va
 what becomes of all other fields in `kinds`.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Tag
-
+from rose.server.body_parts import Content, Stop, StreamOptions, ToolChoice
 from rose.server.intake import BodyPart, RequestBody
 from rose.server.sampling import SamplingFields
-
-
-def _text_or_list(value: Any) -> str | None:
-    return "<text>" if isinstance(value, str) else "<list>" if isinstance(value, list) else None
-
-
-def _text_or_object(value: Any) -> str | None:
-    return "<text>" if isinstance(value, str) else "<object>" if isinstance(value, (dict, BaseModel)) else None
-
-
-class ContentPart(BodyPart):
-    """A part of a message's content. Only text is served; the others are refused by their type."""
-
-    type: str
-    text: str | None = None
-    refusal: str | None = None
-
-
-# The tags stand in angle brackets so that an error's location can leave them out.
-Content = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[list[ContentPart], Tag("<list>")],
-    Discriminator(
-        _text_or_list,
-        custom_error_type="content_type",
-        custom_error_message="Input should be a string or a list of content parts",
-    ),
-]
 
 
 class FunctionCall(BodyPart):
@@ -82,45 +54,11 @@ class Tool(BodyPart):
     function: FunctionDefinition | None = None
 
 
-class NamedToolChoice(BodyPart):
-    """A `tool_choice` that is an object; `rose.server.constraints` reads it."""
-
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
-
-    type: str
-
-
-ToolChoice = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[NamedToolChoice, Tag("<object>")],
-    Discriminator(
-        _text_or_object,
-        custom_error_type="tool_choice_type",
-        custom_error_message="Input should be a string or an object with a type",
-    ),
-]
-
-Stop = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[list[str], Tag("<list>")],
-    Discriminator(
-        _text_or_list,
-        custom_error_type="stop_type",
-        custom_error_message="Input should be a string or a list of strings",
-    ),
-]
-
-
 class ResponseFormat(BodyPart):
     """The form that the content must have; `rose.server.constraints` reads it."""
 
     type: str
     json_schema: dict[str, Any] | None = None
-
-
-class StreamOptions(BodyPart):
-    """What a stream carries besides the answer."""
-
-    include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None
 
 
 class ChatCompletionRequest(RequestBody, SamplingFields):

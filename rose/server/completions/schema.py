@@ -4,7 +4,8 @@ from typing import Annotated, Any
 
 from pydantic import Discriminator, Tag
 
-from rose.server.intake import BodyPart, RequestBody
+from rose.server.body_parts import Stop, StreamOptions
+from rose.server.intake import RequestBody
 from rose.server.sampling import SamplingFields
 
 
@@ -15,10 +16,6 @@ def _prompt_tag(value: Any) -> str | None:
         return None
     first = value[0] if value else ""
     return "<texts>" if isinstance(first, str) else "<lists>" if isinstance(first, list) else "<ids>"
-
-
-def _stop_tag(value: Any) -> str | None:
-    return "<text>" if isinstance(value, str) else "<list>" if isinstance(value, list) else None
 
 
 # The tags stand in angle brackets so that an error's location can leave them out.
@@ -33,22 +30,6 @@ Prompt = Annotated[
         custom_error_message="Input should be a string, a list of token ids, or a list of either",
     ),
 ]
-
-Stop = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[list[str], Tag("<list>")],
-    Discriminator(
-        _stop_tag,
-        custom_error_type="stop_type",
-        custom_error_message="Input should be a string or a list of strings",
-    ),
-]
-
-
-class StreamOptions(BodyPart):
-    """What a stream carries besides the answer."""
-
-    include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None
 
 
 class CompletionRequest(RequestBody, SamplingFields):

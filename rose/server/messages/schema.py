@@ -4,11 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Tag
 
+from rose.server.body_parts import text_or_list
 from rose.server.intake import BodyPart, RequestBody
-
-
-def _text_or_list(value: Any) -> str | None:
-    return "<text>" if isinstance(value, str) else "<list>" if isinstance(value, list) else None
 
 
 class ResultPart(BodyPart):
@@ -22,7 +19,7 @@ class ResultPart(BodyPart):
 Texts = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[list[ResultPart], Tag("<list>")],
     Discriminator(
-        _text_or_list,
+        text_or_list,
         custom_error_type="text_type",
         custom_error_message="Input should be a string or a list of text blocks",
     ),
@@ -45,7 +42,7 @@ class Block(BodyPart):
 Blocks = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[list[Block], Tag("<list>")],
     Discriminator(
-        _text_or_list,
+        text_or_list,
         custom_error_type="content_type",
         custom_error_message="Input should be a string or a list of content blocks",
     ),

@@ -6,10 +6,10 @@ from typing import Any
 
 from rose.chat.conversation import Message, ToolCall
 from rose.errors import RequestError
+from rose.server.body_parts import ContentPart
 from rose.server.errors import unsupported
 from rose.server.ids import new_id
 from rose.server.responses.schema import (
-    ContentPart,
     FunctionCallInput,
     FunctionCallOutput,
     InputItem,

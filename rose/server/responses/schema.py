@@ -7,34 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Tag, TypeAdapter
 
+from rose.server.body_parts import Content, ContentPart, ToolChoice, text_or_list
 from rose.server.intake import BodyPart, RequestBody
-
-
-class ContentPart(BodyPart):
-    """A part of a content. Only text is served; the others are refused by their type."""
-
-    type: str
-    text: str | None = None
-    refusal: str | None = None
-
-
-def _text_or_list(value: Any) -> str | None:
-    return "<text>" if isinstance(value, str) else "<list>" if isinstance(value, list) else None
-
-
-def _text_or_object(value: Any) -> str | None:
-    return "<text>" if isinstance(value, str) else "<object>" if isinstance(value, (dict, BaseModel)) else None
-
-
-# The tags stand in angle brackets so that an error's location can leave them out.
-Content = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[list[ContentPart], Tag("<list>")],
-    Discriminator(
-        _text_or_list,
-        custom_error_type="content_type",
-        custom_error_message="Input should be a string or a list of content parts",
-    ),
-]
 
 
 class _Item(BaseModel):
@@ -90,6 +64,7 @@ class OtherItem(_Item):
     type: str
 
 
+# The tags stand in angle brackets so that an error's location can leave them out.
 _ITEM_TAGS = {
     "message": "<message>",
     "reasoning": "<reasoning>",
@@ -126,7 +101,7 @@ STORED_ITEMS: TypeAdapter[list[InputItem]] = TypeAdapter(list[InputItem])
 Input = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[list[InputItem], Tag("<list>")],
     Discriminator(
-        _text_or_list,
+        text_or_list,
         custom_error_type="input_type",
         custom_error_message="Input should be a string or a list of items",
     ),
@@ -141,24 +116,6 @@ class Tool(BodyPart):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
-
-
-class ToolChoiceObject(BodyPart):
-    """A `tool_choice` that is an object; `rose.server.constraints` reads it."""
-
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
-
-    type: str
-
-
-ToolChoice = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[ToolChoiceObject, Tag("<object>")],
-    Discriminator(
-        _text_or_object,
-        custom_error_type="tool_choice_type",
-        custom_error_message="Input should be a string or an object with a type",
-    ),
-]
 
 
 class Reasoning(BodyPart):
