@@ -74,6 +74,7 @@ _REQUIRED: Mapping[PointKind, tuple[str, ...]] = {
 }
 _POINT_NAMES = {"lengths": "length", "batches": "batch", "batch": "batch", "context": "context"}
 _DEFAULT_TIMEOUT_S = 1800.0
+_MAX_TIMEOUT_S = 7 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +152,16 @@ def read_sweep(path: Path) -> Sweep:
         raise ConfigError(f"cannot read a sweep from {path}: {error}") from error
     if unknown := tables.keys() - {"sweep", *KEYS}:
         raise ConfigError(f"{path}: [{min(unknown)}] is no table of a sweep; known are sweep, {', '.join(KEYS)}")
-    shared = dict(tables.get("sweep", {}))
+    shared = tables.get("sweep", {})
+    if not isinstance(shared, dict):
+        raise ConfigError(f"{path}: write [sweep], in one bracket, with keys below it")
+    shared = dict(shared)
     out = Path(os.path.normpath(path.parent / str(shared.pop("out", path.with_suffix(".jsonl").name))))
     timeout_s = shared.pop("timeout_s", _DEFAULT_TIMEOUT_S)
-    if not isinstance(timeout_s, (int, float)) or timeout_s <= 0:
-        raise ConfigError(f"{path}: timeout_s must be a number of seconds above 0, got {timeout_s!r}")
+    if type(timeout_s) not in (int, float) or not 0 < timeout_s <= _MAX_TIMEOUT_S:
+        raise ConfigError(f"{path}: timeout_s must be seconds above 0, at most a week, got {timeout_s!r}")
+    if unknown := shared.keys() - {name for names in KEYS.values() for name in names}:
+        raise ConfigError(f"{path}: [sweep]: {min(unknown)} is no key of a sweep, and no flag of its commands")
     points = [point for kind in KEYS for point in _points(path, kind, tables.get(kind, []), shared)]
     if not points:
         raise ConfigError(f"{path} has no points: it needs a [[prefill]] or [[decode]] table")
@@ -183,5 +189,7 @@ def _product(where: str, kind: PointKind, values: Mapping[str, Any]) -> Iterator
             raise ConfigError(f"{where}: {name} must be a text, a number, true or false, or a list of these")
         if name in _POINT_NAMES and not all(type(value) is int for value in axis):
             raise ConfigError(f"{where}: {name} must be a whole number, or a list of them")
+        if name == "model" and not all(isinstance(value, str) and value[:1] not in ("", "-") for value in axis):
+            raise ConfigError(f"{where}: model must be a model's name, or a list of them")
     for choice in itertools.product(*axes.values()):
         yield Point(kind, tuple(zip(axes, choice, strict=True)))

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from rose import __version__
+from rose.errors import ConfigError
 
 _PACKAGES = ("torch", "triton", "numpy")
 
@@ -47,6 +48,21 @@ def describe_client() -> dict[str, Any]:
 def device_name(device: torch.device) -> str:
     """The GPU's name, or the CPU's."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name()
+
+
+def find_device(name: str) -> torch.device:
+    """`auto` is the GPU if there is one. Raises `ConfigError` for what is not there."""
+    try:
+        device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+    except RuntimeError:
+        raise ConfigError(f"device must be auto, cpu, cuda or cuda:<n>, not {name!r}") from None
+    if device.type not in ("cpu", "cuda") or (device.type == "cuda" and (device.index or 0) >= _num_gpus()):
+        raise ConfigError(f"device {name}: torch {torch.__version__} finds no such device here; use cpu or auto")
+    return device
+
+
+def _num_gpus() -> int:
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def utc_now() -> str:

@@ -97,7 +97,7 @@ def _refused(rows: Sequence[Result]) -> list[Section]:
     for row in refused:
         point = ", ".join(f"{name} {value}" for name, value in row.point.items())
         what = f"{row.kind} {row.configuration.model_name} {row.configuration.name}, {point}"
-        lines.append(f"- {what}: **{row.status}**: {row.reason}")
+        lines.append(f"- {what}: **{row.status}**: {' '.join((row.reason or 'no reason given').split())}")
     return [("Rows that do not count", "\n".join(lines))]
 
 

@@ -2,15 +2,25 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+import msgspec
 
 from rose.errors import ConfigError, RoseError
 
 Kind = Literal["prefill", "decode", "serve", "ceilings"]
 Status = Literal["ok", "invalid", "unfit", "failed"]
+
+# What a row's point must have to be shown; numbers of tokens or requests.
+_AXES: Mapping[Kind, tuple[str, ...]] = {
+    "prefill": ("length", "batch"),
+    "decode": ("context", "batch"),
+    "serve": ("input_len", "output_len"),
+    "ceilings": (),
+}
 
 
 class PointFailed(RoseError):
@@ -105,37 +115,82 @@ class Result:
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False, allow_nan=False)
 
     @classmethod
-    def from_json(cls, text: str) -> "Result":
+    def from_json(cls, text: str | bytes) -> "Result":
         """The row that `to_json` wrote. Raises ValueError."""
         values = json.loads(text)
         try:
-            return cls(**(values | {"configuration": Configuration(**values["configuration"])}))
-        except (TypeError, KeyError) as error:
+            row = msgspec.convert(values, cls)
+            _refuse_unknown(values, cls)
+            _refuse_unknown(values["configuration"], Configuration)
+        except msgspec.ValidationError as error:
             raise ValueError(f"not a row of a benchmark: {error}") from error
+        for name in _AXES[row.kind]:
+            if type(row.point.get(name)) is not int:
+                raise ValueError(f"not a row of a benchmark: its point has no whole number as {name}")
+        return row
 
 
 def append_results(path: Path, results: Iterable[Result]) -> None:
-    """Add rows to a file, each with one write, so that an interrupted run leaves whole lines."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        for result in results:
-            file.write(result.to_json() + "\n")
-            file.flush()
+    """Add rows to a file, each with one write, so that an interrupted run leaves whole lines.
+
+    An unfinished last line is removed. With no rows this makes the file, if it can be written. Raises `ConfigError`.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _end_last_line(path)
+        with path.open("a", encoding="utf-8") as file:
+            for result in results:
+                file.write(result.to_json() + "\n")
+                file.flush()
+    except OSError as error:
+        raise ConfigError(f"cannot write results to {path}: {error}") from error
 
 
 def read_results(paths: Iterable[Path]) -> list[Result]:
-    """The rows of several files, in order. Raises `ConfigError` that names file and line."""
+    """The rows of several files, in order, without what a machine that went down left of a last line.
+
+    Raises `ConfigError` that names file and line.
+    """
     results = []
     for path in paths:
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
+            lines = path.read_bytes().split(b"\n")
+        except OSError as error:
             raise ConfigError(f"cannot read results from {path}: {error}") from error
+        if not _is_json(lines[-1]):
+            lines.pop()
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
                 results.append(Result.from_json(line))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ConfigError(f"{path}, line {number}: {error}") from error
     return results
+
+
+def _end_last_line(path: Path) -> None:
+    """Remove an unfinished last line, or end it if only its end is missing."""
+    if not path.is_file():
+        return
+    with path.open("r+b") as file:
+        data = file.read()
+        last = data[data.rfind(b"\n") + 1 :]
+        if _is_json(last):
+            file.write(b"\n")
+        elif last:
+            file.truncate(len(data) - len(last))
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _refuse_unknown(values: Mapping[str, Any], cls: type[Any]) -> None:
+    unknown = values.keys() - {field.name for field in dataclasses.fields(cls)}
+    if unknown:
+        raise msgspec.ValidationError(f"{min(unknown)} is not known")

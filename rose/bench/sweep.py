@@ -44,7 +44,7 @@ def run_sweep(sweep: Sweep, *, retry_failed: bool = False, on_result: Progress |
 
     A point that is interrupted leaves no row and is measured again by the next run.
     """
-    drop_unfinished_line(sweep.out)
+    append_results(sweep.out, [])
     for point in plan_sweep(sweep, retry_failed=retry_failed).left:
         result = measure_point(point, sweep.timeout_s)
         append_results(sweep.out, [result])
@@ -71,16 +71,6 @@ def measure_point(point: Point, timeout_s: float, python: Sequence[str] = (sys.e
             date=utc_now(),
         )
     return dataclasses.replace(row, command=point.command, sweep_point=point.key)
-
-
-def drop_unfinished_line(path: Path) -> None:
-    """Remove what a machine that went down left of a last line."""
-    if not path.exists():
-        return
-    data = path.read_bytes()
-    if data and not data.endswith(b"\n"):
-        with path.open("r+b") as file:
-            file.truncate(data.rfind(b"\n") + 1)
 
 
 def _run(command: Sequence[str], timeout_s: float) -> str | None:

@@ -99,7 +99,7 @@ SERVE_COLUMNS = (
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table; the first column to the left, the others to the right."""
     lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
 
 
 def newest(results: Iterable[Result]) -> list[Result]:
@@ -210,6 +210,10 @@ def _profile_cells(line: Line) -> list[str]:
     ]
 
 
+def _cell(text: str) -> str:
+    return " ".join(text.splitlines()).replace("|", "\\|")
+
+
 def _short(name: str, length: int = 80) -> str:
-    name = name.replace("|", "\\|").replace("`", "'")
+    name = name.replace("`", "'")
     return name if len(name) <= length else name[: length - 1] + "…"

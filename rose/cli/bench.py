@@ -1,5 +1,6 @@
 """`rose bench`: latency and cost of models on this machine, load on any server, and reports of both."""
 
+import math
 import shlex
 import sys
 from collections.abc import Iterator
@@ -60,6 +61,7 @@ def prefill(
     from rose.bench.points import prefill_point
 
     _require_positive(repeats=repeats, lengths=min(lengths), batch=min(batch))
+    _require_at_least(0, warmup=warmup)
     session = _start(model, engine, output, max_model_len=max(lengths) + 1, max_num_seqs=max(batch))
     _run(
         (prefill_point(session, length, size, repeats=repeats, warmup=warmup) for length in lengths for size in batch),
@@ -107,7 +109,9 @@ def decode(
     from rose.bench.points import decode_point, num_extra_steps
 
     _require_positive(repeats=repeats, steps=steps, context=min(context), batches=min(batches))
+    _require_at_least(0, warmup=warmup, temperature=temperature)
     flags, settings = engine or BenchEngineFlags(), output or BenchOutputFlags()
+    _require_positive(profile_steps=settings.profile_steps)
     num_steps = steps * repeats + warmup + num_extra_steps(settings.profile_steps)
     step_tokens = flags.max_num_batched_tokens or _LEAST_STEP_TOKENS
     longest = longest_request(max(context), max(batches), num_steps, step_tokens)
@@ -150,15 +154,14 @@ def ceilings(*, device: str = "auto", out: Path | None = None, revision: str | N
     revision
         Source revision to record where there is no git.
     """
-    import torch
-
     from rose.bench.ceilings import measure_ceilings
-    from rose.bench.machine import describe_machine, utc_now
+    from rose.bench.machine import describe_machine, find_device, utc_now
     from rose.bench.results import Configuration, Result, append_results
     from rose.bench.tables import ceilings_table
 
-    name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-    found = torch.device(name)
+    found = find_device(device)
+    if out is not None:
+        append_results(out, [])  # before the work, in case it cannot be written
     measured = measure_ceilings(found).to_dict()
     print(f"{measured['device']}\n\n{ceilings_table(measured)}")
     if out is not None:
@@ -243,12 +246,18 @@ def serve(
     from rose.bench.results import append_results
 
     _require_positive(num_prompts=num_prompts, output_len=output_len, input_len=input_len)
+    if max_concurrency is not None:
+        _require_positive(max_concurrency=max_concurrency)
+    _require_at_least(0, temperature=temperature)
+    _require_above_zero(timeout=timeout, rates=rates)
     shape = RequestShape(model or "", endpoint, output_len, ignore_eos, {"temperature": temperature})
     server = Server(base_url, api_key, timeout, label)
     loads = [
         Load(request_rate=rate, num_prompts=num_prompts, input_len=input_len, max_concurrency=max_concurrency)
         for rate in rates
     ]
+    if out is not None:
+        append_results(out, [])  # before the work, in case it cannot be written
     rows = []
     for row in measure_rates(server, shape, loads, parse_slo(slo or []), seed=seed, command=_command()):
         rows.append(row)
@@ -321,6 +330,8 @@ def report(
     if not results:
         raise ConfigError("name one or more files of results")
     rows = read_results(results)
+    if not rows:
+        raise ConfigError(f"there are no rows in {', '.join(map(str, results))}")
     if out is None:
         print(make_report(rows))
         return
@@ -334,12 +345,14 @@ def report(
 
 
 def _start(model: str, engine: BenchEngineFlags | None, output: BenchOutputFlags | None, **options: int) -> "Session":
-    from rose.bench.results import Configuration
+    from rose.bench.results import Configuration, append_results
     from rose.bench.rig import engine_config
     from rose.bench.session import RunSettings, Session
 
     setup_logging("bench", level="WARNING")
     engine, output = engine or BenchEngineFlags(), output or BenchOutputFlags()
+    if output.out is not None:
+        append_results(output.out, [])  # before the work, in case it cannot be written
     configuration = Configuration(
         model=model,
         device=engine.device,
@@ -396,9 +409,21 @@ def _run(points: "Iterator[Measured]", output: BenchOutputFlags | None) -> None:
 
 
 def _require_positive(**values: int) -> None:
+    _require_at_least(1, **values)
+
+
+def _require_at_least(least: int, **values: float) -> None:
     for name, value in values.items():
-        if value < 1:
-            raise ConfigError(f"--{name} must be at least 1, got {value}")
+        if not least <= value < math.inf:
+            raise ConfigError(f"--{name.replace('_', '-')} must be at least {least}, got {value}")
+
+
+def _require_above_zero(*, timeout: float, rates: tuple[float, ...]) -> None:
+    if not timeout > 0:
+        raise ConfigError(f"--timeout must be above 0 seconds, got {timeout}")
+    for rate in rates:
+        if not rate > 0:
+            raise ConfigError(f"--rates must be above 0 requests a second, got {rate}")
 
 
 def _command() -> str:

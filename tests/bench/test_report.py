@@ -1,5 +1,6 @@
 """Reports and pictures of canned results."""
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from rose.bench.plots import write_plots
 from rose.bench.report import report
 from rose.bench.results import Result, append_results, read_results
-from rose.bench.tables import dollars, three_digits
+from rose.bench.tables import dollars, markdown, three_digits
 from rose.cli.main import app
 from rose.errors import ConfigError
 from tests.bench.rows import all_rows, decode_row, prefill_row
@@ -61,16 +62,71 @@ def test_results_survive_the_file(tmp_path):
     assert read_results([path]) == all_rows()
 
 
-@pytest.mark.parametrize("line", ["{", "[1]", '{"kind": "prefill"}', '{"configuration": {"modell": "x"}}'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "[1]",
+        '{"kind": "prefill"}',
+        '{"kind": "prefill", "configuration": {"modell": "x"}}',
+        '{"kind": "ceilings", "configuration": {"model": "x", "modell": "x"}}',
+        '{"kind": "ceilings", "configuration": {"model": "x"}, "colour": "red"}',
+        '{"kind": "ceilings", "configuration": {"model": 3}}',
+        '{"kind": "ceilings", "configuration": {"model": "x"}, "machine": null}',
+        '{"kind": "training", "configuration": {"model": "x"}}',
+        '{"kind": "prefill", "configuration": {"model": "x"}}',
+        '{"kind": "prefill", "configuration": {"model": "x"}, "point": {"length": "8", "batch": 1}}',
+        '{"kind": "serve", "configuration": {"model": "x"}, "point": {"input_len": 8}}',
+        "\udcff",
+    ],
+)
 def test_a_bad_line_is_named(tmp_path, line):
     path = tmp_path / "rows.jsonl"
     append_results(path, all_rows()[:1])
-    with path.open("a") as file:
+    with path.open("a", errors="surrogateescape") as file:
         file.write(line + "\n")
     with pytest.raises(ConfigError, match="line 2"):
         read_results([path])
     with pytest.raises(ConfigError, match="cannot read"):
         read_results([tmp_path / "nothing"])
+
+
+@pytest.mark.parametrize("torn", [b"{", b'{"kind": "decode", "lab', b'"label": "caf\xc3', b"12, "])
+def test_an_unfinished_last_line_does_not_count(tmp_path, torn):
+    path = tmp_path / "rows.jsonl"
+    first, second = all_rows()[:2]
+    append_results(path, [first])
+    whole = path.read_bytes()
+    path.write_bytes(whole + torn)
+    assert read_results([path]) == [first]
+    append_results(path, [second])
+    assert read_results([path]) == [first, second]
+    path.write_bytes(whole[:-1])  # a whole row with no end of line, as an editor may leave it
+    append_results(path, [second])
+    assert read_results([path]) == [first, second]
+
+
+def test_a_row_may_hold_any_character(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    odd = dataclasses.replace(all_rows()[0], reason="one\u2028two\x85three\nfour | five", status="failed")
+    append_results(path, [odd])
+    assert read_results([path]) == [odd]
+    assert "one two three four | five" in report([odd])
+    assert markdown(["a|b"], [["c\nd|e"]]) == "| a\\|b |\n| --- |\n| c d\\|e |"
+
+
+def test_a_file_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path, tmp_path / "file" / "rows.jsonl"):
+        with pytest.raises(ConfigError, match="cannot write results to"):
+            append_results(path, [])
+
+
+def test_nothing_to_report(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    append_results(path, [])
+    with pytest.raises(ConfigError, match="there are no rows in"):
+        app(["bench", "report", str(path)], result_action="return_value")
 
 
 def test_names_of_configurations():

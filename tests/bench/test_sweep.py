@@ -13,7 +13,7 @@ import pytest
 
 from rose.bench.grid import KEYS, Point, read_sweep
 from rose.bench.results import read_results
-from rose.bench.sweep import drop_unfinished_line, measure_point, plan_sweep, run_sweep
+from rose.bench.sweep import measure_point, plan_sweep
 from rose.cli import bench
 from rose.cli.bench_flags import BenchEngineFlags, BenchOutputFlags
 from rose.cli.main import app
@@ -93,6 +93,14 @@ def test_the_grid_is_every_combination(tmp_path):
         ("[[prefill]]\nmodel = 'a'\nlengths = '8K,16K'", "lengths must be a whole number"),
         ("[[decode]]\nmodel = 'a'\ncontext = 8\nbatches = 1\nlengths = 1", "lengths is no flag of rose bench decode"),
         ("[sweep]\ntimeout_s = 0\n[[prefill]]\nmodel = 'a'\nlengths = 1", "timeout_s"),
+        ("[sweep]\ntimeout_s = inf\n[[prefill]]\nmodel = 'a'\nlengths = 1", "timeout_s"),
+        ("[sweep]\ntimeout_s = nan\n[[prefill]]\nmodel = 'a'\nlengths = 1", "timeout_s"),
+        ("[sweep]\ntimeout_s = true\n[[prefill]]\nmodel = 'a'\nlengths = 1", "timeout_s"),
+        ("[sweep]\ntimout_s = 9\n[[prefill]]\nmodel = 'a'\nlengths = 1", "timout_s is no key of a sweep"),
+        ("sweep = 3\n[[prefill]]\nmodel = 'a'\nlengths = 1", r"write \[sweep\], in one bracket"),
+        ("[[sweep]]\n[[prefill]]\nmodel = 'a'\nlengths = 1", r"write \[sweep\], in one bracket"),
+        ("[[prefill]]\nmodel = 3\nlengths = 1", "model must be a model's name"),
+        ("[[prefill]]\nmodel = ['a', '--help']\nlengths = 1", "model must be a model's name"),
     ],
 )
 def test_a_bad_sweep_is_explained(tmp_path, text, message):
@@ -131,7 +139,7 @@ def test_interrupted_and_taken_up_again(tmp_path):
     out.write_text(before + before[: len(before) // 3])  # as if the machine had gone down while it wrote
 
     sweep = read_sweep(path)
-    run_sweep(sweep)
+    app(["bench", "sweep", str(path)], result_action="return_value")
     rows = read_results([out])
     assert out.read_text().startswith(before)  # what was measured is not measured again
     assert [row.sweep_point for row in rows] == [point.key for point in sweep.points]
@@ -176,15 +184,6 @@ def test_a_point_that_hangs_ends_with_its_children(tmp_path):
     measure_point(POINT, 0.5, python=fake_python(tmp_path, f"sleep 60 & echo $! > {pid_file}; wait"))
     child = int(pid_file.read_text())
     wait_until(lambda: not is_running(child))
-
-
-def test_an_unfinished_line_is_dropped(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    drop_unfinished_line(path)
-    for text, kept in (("", ""), ("{", ""), ("a\n", "a\n"), ("a\nb", "a\n")):
-        path.write_text(text)
-        drop_unfinished_line(path)
-        assert path.read_text() == kept
 
 
 def is_running(pid):
