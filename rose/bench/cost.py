@@ -1,6 +1,9 @@
 """What a token costs on rented GPUs."""
 
+import math
 from dataclasses import dataclass
+
+from rose.errors import ConfigError
 
 _SECONDS_PER_HOUR = 3600
 _MILLION = 1_000_000
@@ -8,10 +11,14 @@ _MILLION = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The rent of a deployment. gpu_hour_usd: dollars for one GPU and hour."""
+    """The rent of a deployment. gpu_hour_usd: dollars for one GPU and hour; `ConfigError` if it cannot be."""
 
     gpu_hour_usd: float
     num_gpus: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gpu_hour_usd < math.inf:
+            raise ConfigError(f"a GPU's hour costs 0 dollars or more, not {self.gpu_hour_usd}")
 
     @property
     def usd_per_s(self) -> float:

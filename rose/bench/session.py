@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
 
 from rose.bench.ceilings import Ceilings, measure_ceilings
 from rose.bench.cost import Price
 from rose.bench.floor import compare, formats_of, parallelism_of, rates_for, shape_of
-from rose.bench.machine import describe_machine, device_name, utc_now
+from rose.bench.machine import describe_machine, device_name, find_device, utc_now
 from rose.bench.results import Configuration, DoesNotFit, Kind, PointFailed, Result
 from rose.bench.rig import Rig
 from rose.bench.routing import RoutingReport
@@ -44,11 +43,11 @@ class Session:
     def __init__(self, configuration: Configuration, config: EngineConfig, settings: RunSettings) -> None:
         """Raises `DoesNotFit`, `ConfigError`, `CheckpointError`."""
         self.settings = settings
+        self.price = Price(settings.gpu_hour_usd, configuration.num_gpus)
         self.ceilings = _ceilings(config.device) if settings.with_ceilings else None
         self.rig = Rig.load(config)
         info = self.rig.worker.info
         self.configuration = configuration
-        self.price = Price(settings.gpu_hour_usd, configuration.num_gpus)
         self.shape: ModelShape | None = shape_of(self.rig.worker.model)
         self.formats: NumberFormats = formats_of(configuration, info.dtype)
         self.parallelism: Parallelism = parallelism_of(configuration)
@@ -114,5 +113,4 @@ class Session:
 
 
 def _ceilings(device: str) -> Ceilings:
-    name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-    return measure_ceilings(torch.device(name), is_quick=True)
+    return measure_ceilings(find_device(device), is_quick=True)

@@ -7,6 +7,8 @@ import pytest
 
 from rose.bench.cost import Price
 from rose.bench.summary import mean, median, percentile, summarize
+from rose.cli.main import app
+from rose.errors import ConfigError
 
 
 def test_a_sample_by_hand():
@@ -45,3 +47,29 @@ def test_small_samples():
 )
 def test_costs_by_hand(gpu_hour_usd, num_gpus, num_tokens, seconds, usd):
     assert Price(gpu_hour_usd, num_gpus).usd_per_million(num_tokens, seconds) == pytest.approx(usd, rel=1e-4)
+
+
+@pytest.mark.parametrize("gpu_hour_usd", [-1.0, math.nan, math.inf])
+def test_prices_that_cannot_be(gpu_hour_usd):
+    with pytest.raises(ConfigError, match="a GPU's hour costs"):
+        Price(gpu_hour_usd, 1)
+    Price(0.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["prefill", "rose-demo", "--warmup", "-1"], "--warmup must be at least 0"),
+        (["decode", "rose-demo", "--warmup", "-1"], "--warmup must be at least 0"),
+        (["decode", "rose-demo", "--temperature", "nan"], "--temperature must be at least 0"),
+        (["decode", "rose-demo", "--profile-steps", "0"], "--profile-steps must be at least 1"),
+        (["ceilings", "--device", "moon"], "device must be"),
+        (["ceilings", "--device", "meta"], "finds no such device"),
+        (["ceilings", "--device", "cuda:99"], "finds no such device"),
+        (["prefill", "rose-demo", "--device", "cuda:99", "--lengths", "8"], "finds no such device"),
+        (["prefill", "rose-demo", "--gpu-hour-price", "-1", "--lengths", "8"], "a GPU's hour costs"),
+    ],
+)
+def test_what_cannot_be_measured(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        app(["bench", *arguments], exit_on_error=False, result_action="return_value")

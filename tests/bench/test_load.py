@@ -7,7 +7,7 @@ import random
 import pytest
 
 from rose.bench.load.arrivals import poisson_arrivals, random_words
-from rose.bench.load.client import Exchange, RequestShape
+from rose.bench.load.client import Exchange, RequestShape, _take_line
 from rose.bench.load.metrics import load_metrics, parse_slo
 from rose.bench.load.run import PromptLength
 from rose.bench.results import PointFailed, read_results
@@ -122,6 +122,46 @@ def test_no_server():
         serve(nobody, "--model", "m")
 
 
+@pytest.mark.parametrize("url", ["foo", "http://[bad", "http://a:b", "http://a\x00b"])
+def test_no_address_of_a_server(url):
+    with pytest.raises((PointFailed, ConfigError), match=r"cannot (call|learn)"):
+        serve(url)
+
+
+def test_a_key_that_no_header_can_hold():
+    with pytest.raises(ConfigError, match="cannot call"):
+        serve("http://127.0.0.1:9", "--api-key", "schlüssel")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["[]", "3", "null", "{", '{"choices": 3}', '{"choices": [3]}', '{"choices": [{"delta": 3}]}', '{"usage": 3}',
+     '{"usage": {"prompt_tokens": "many"}}', '{"usage": {"completion_tokens": [1]}}'],
+)  # fmt: skip
+def test_garbage_fails_one_request(line):
+    record = Exchange(due_s=0.0)
+    with pytest.raises(ValueError, match=r".+"):
+        _take_line(record, f"data: {line}")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--rates", "1,0"),
+        ("--rates", "nan"),
+        ("--max-concurrency", 0),
+        ("--max-concurrency", -1),
+        ("--timeout", 0),
+        ("--timeout", "nan"),
+        ("--temperature", "nan"),
+        ("--num-prompts", 0),
+    ],
+)
+def test_loads_that_cannot_be(arguments):
+    with pytest.raises(ConfigError, match=arguments[0]):
+        serve("http://127.0.0.1:9", *arguments)
+
+
 def test_a_server_that_refuses(tokenizer):
     with (
         live_server(FakeEngine(answering(tokenizer)), tokenizer, api_keys=("secret",)) as server,
@@ -184,7 +224,7 @@ def test_prompts():
     assert PromptLength(100.0, 1.0).num_words(50) == 1
 
 
-@pytest.mark.parametrize("bad", ["ttft", "ttft:", "ttft:-1", "itl:5", "ttft:x"])
+@pytest.mark.parametrize("bad", ["ttft", "ttft:", "ttft:-1", "itl:5", "ttft:x", "ttft:nan"])
 def test_bad_goals(bad):
     with pytest.raises(ConfigError, match="a goal must be"):
         parse_slo(["tpot:50", bad])

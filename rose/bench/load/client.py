@@ -114,13 +114,18 @@ def _take_line(record: Exchange, line: str) -> None:
     if data == "[DONE]":
         return
     chunk = json.loads(data)
+    if not isinstance(chunk, dict):
+        raise ValueError(f"the server sent {data[:80]}")
     if error := chunk.get("error"):
         record.error = str(error.get("message", error) if isinstance(error, dict) else error)
-    if usage := chunk.get("usage"):
-        record.input_tokens = usage.get("prompt_tokens") or record.input_tokens
-        record.output_tokens = usage.get("completion_tokens") or record.output_tokens
-    if any(_has_output(choice) for choice in chunk.get("choices") or ()):
-        record.chunk_times.append(now)
+    try:
+        if usage := chunk.get("usage"):
+            record.input_tokens = int(usage.get("prompt_tokens") or record.input_tokens)
+            record.output_tokens = int(usage.get("completion_tokens") or record.output_tokens)
+        if any(_has_output(choice) for choice in chunk.get("choices") or ()):
+            record.chunk_times.append(now)
+    except (AttributeError, TypeError) as error:
+        raise ValueError(f"the server sent {data[:80]}") from error
 
 
 def _has_output(choice: Mapping[str, Any]) -> bool:

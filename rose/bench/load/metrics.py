@@ -20,7 +20,7 @@ def parse_slo(parts: Sequence[str]) -> dict[str, float]:
             limit_ms = float(value)
         except ValueError:
             limit_ms = 0.0
-        if name not in SLO_METRICS or limit_ms <= 0:
+        if name not in SLO_METRICS or not limit_ms > 0:
             raise ConfigError(f"a goal must be {' or '.join(SLO_METRICS)}, a colon and milliseconds, not {part!r}")
         slo[name] = limit_ms
     return slo

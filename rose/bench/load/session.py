@@ -16,6 +16,7 @@ from rose.bench.load.client import RequestShape
 from rose.bench.load.run import Load, PromptLength, first_model, measure_prompt_length, run_load, serve_metrics
 from rose.bench.machine import describe_client, utc_now
 from rose.bench.results import Configuration, Result
+from rose.errors import ConfigError
 
 _CONNECT_TIMEOUT_S = 10.0
 
@@ -30,13 +31,16 @@ class Server:
     label: str | None
 
     def client(self) -> httpx.AsyncClient:
-        """A client that opens as many connections as it needs."""
-        return httpx.AsyncClient(
-            base_url=self.base_url.rstrip("/") + "/",
-            headers={"authorization": f"Bearer {self.api_key}"} if self.api_key else {},
-            timeout=httpx.Timeout(_CONNECT_TIMEOUT_S, read=self.timeout_s),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
-        )
+        """A client that opens as many connections as it needs. Raises `ConfigError` for an address that is none."""
+        try:
+            return httpx.AsyncClient(
+                base_url=self.base_url.rstrip("/") + "/",
+                headers={"authorization": f"Bearer {self.api_key}"} if self.api_key else {},
+                timeout=httpx.Timeout(_CONNECT_TIMEOUT_S, read=self.timeout_s),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+            )
+        except (httpx.InvalidURL, ValueError) as error:
+            raise ConfigError(f"cannot call {self.base_url!r} with this key: {error}") from error
 
 
 def measure_rates(
