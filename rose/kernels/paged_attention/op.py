@@ -28,6 +28,7 @@ in openai/gpt-oss, gpt_oss/torch/model.py (sinks and window).
 import torch
 from torch import Tensor
 
+from rose.errors import UnsupportedShape
 from rose.kernels.contract import FLOATS, require, require_dtype, require_shape, require_unit_stride
 from rose.kernels.hopper import on_hopper
 from rose.kernels.paged_attention.reference import paged_attention_reference
@@ -73,11 +74,15 @@ def paged_attention(
     contiguous = key_cache.is_contiguous() and value_cache.is_contiguous()
     require(contiguous, _OP, f"caches must be contiguous, got {key_cache.stride()}, {value_cache.stride()}")
     require(len(kv_lens) == num_requests, _OP, f"{num_requests} query lengths but {len(kv_lens)} kv lengths")
-    require(sum(query_lens) == num_tokens, _OP, f"query lengths {query_lens} do not add up to {num_tokens} tokens")
+    # Texts are made only when they are needed: every layer of every step comes through here, with all its requests.
+    if sum(query_lens) != num_tokens:
+        raise UnsupportedShape(f"{_OP}: query lengths {query_lens} do not add up to {num_tokens} tokens")
     capacity = block_table.shape[1] * block_size
     for num_queries, kv_len in zip(query_lens, kv_lens, strict=True):
-        fits = 0 <= num_queries <= kv_len <= capacity
-        require(fits, _OP, f"{num_queries} queries with {kv_len} positions in a block table for {capacity}")
+        if not 0 <= num_queries <= kv_len <= capacity:
+            raise UnsupportedShape(
+                f"{_OP}: {num_queries} queries with {kv_len} positions in a block table for {capacity}"
+            )
     require(sliding_window is None or sliding_window > 0, _OP, f"sliding_window must be positive, got {sliding_window}")
     if on_hopper(query):
         from rose.kernels.paged_attention.fast import paged_attention_fast, supports
