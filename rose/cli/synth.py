@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from rose.cli.load_progress import load_progress
+from rose.errors import ConfigError
 from rose.log import setup_logging
 
 
@@ -16,6 +17,7 @@ def synth(
     seed: int = 0,
     layout: Literal["hf", "original", "rose"] = "hf",
     tokenizer: str | None = None,
+    device: Literal["cpu", "cuda"] = "cpu",
 ) -> None:
     """Write a checkpoint of a published shape with made-up weights: MXFP4 experts, the rest in bfloat16.
 
@@ -33,14 +35,20 @@ def synth(
         Whose names and shapes.
     tokenizer
         A checkpoint whose tokenizer is copied, such as rose-demo; without one the checkpoint cannot be served.
+    device
+        Where the weights are drawn: cpu or cuda, which is faster and gives other weights for the same seed.
 
     """
+    import torch
+
     from rose.weights.convert import convert
     from rose.weights.resolve import resolve_checkpoint
     from rose.weights.synthetic import synthetic_source
 
     setup_logging("synth")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"--device cuda: torch {torch.__version__} finds no GPU here; use cpu")
     source = synthetic_source(name, num_layers=layers, seed=seed)
     other_files = resolve_checkpoint(tokenizer) if tokenizer is not None else None
     with load_progress(name, verb="making") as progress:
-        convert(source, dst.expanduser(), layout=layout, other_files=other_files, progress=progress)
+        convert(source, dst.expanduser(), layout=layout, device=device, other_files=other_files, progress=progress)
