@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rose.bench import guard
 from rose.bench.grid import Point, Sweep
 from rose.bench.machine import utc_now
 from rose.bench.results import Result, append_results, read_results
@@ -75,16 +76,28 @@ def measure_point(point: Point, timeout_s: float, python: Sequence[str] = (sys.e
 
 def _run(command: Sequence[str], timeout_s: float) -> str | None:
     """Run to the end; the reason why that failed, or None."""
-    # In a session of its own, so that the processes it may start end with it.
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True, text=True, errors="replace"
-    )
+    # The end of this pipe tells the guard that this process is gone, however it went.
+    watched, held = os.pipe()
     try:
-        _, complaint = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        return f"no result within {timeout_s:g} s"
+        # In a session of its own, so that the processes it may start end with it.
+        process = subprocess.Popen(
+            [sys.executable, "-m", guard.__name__, *command],
+            stdin=watched,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+            errors="replace",
+        )
+        try:
+            _, complaint = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            return f"no result within {timeout_s:g} s"
+        finally:
+            _end(process)
     finally:
-        _end(process)
+        os.close(watched)
+        os.close(held)
     if process.returncode == 0:
         return None
     if process.returncode < 0:

@@ -186,6 +186,38 @@ def test_a_point_that_hangs_ends_with_its_children(tmp_path):
     wait_until(lambda: not is_running(child))
 
 
+# A point with a child in its process group, and one in a session of its own that watches its parent, as engines do.
+POINT_WITH_PROCESSES = """#!{python}
+import os, subprocess, sys, time
+child = subprocess.Popen(["sleep", "60"])
+watch = "import os; os.read(0, 1)"
+engine = subprocess.Popen([sys.executable, "-c", watch], stdin=subprocess.PIPE, start_new_session=True)
+with open("{folder}/new", "w") as file:
+    print(os.getpid(), child.pid, engine.pid, file=file)
+os.rename("{folder}/new", "{folder}/pids")
+time.sleep(60)
+"""
+SWEEP = """
+import sys
+from rose.bench.grid import Point
+from rose.bench.sweep import measure_point
+measure_point(Point("prefill", (("model", "m"), ("lengths", 8))), 60, python=sys.argv[1:])
+"""
+
+
+def test_a_killed_sweep_takes_all_processes_with_it(tmp_path):
+    point = tmp_path / "python"
+    point.write_text(POINT_WITH_PROCESSES.format(python=sys.executable, folder=tmp_path))
+    point.chmod(0o755)
+    sweep = subprocess.Popen([sys.executable, "-c", SWEEP, str(point)])
+    wait_until((tmp_path / "pids").exists)
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert [is_running(pid) for pid in pids] == [True, True, True]
+    sweep.kill()
+    sweep.wait()
+    wait_until(lambda: not any(map(is_running, pids)))
+
+
 def is_running(pid):
     """Whether a process still does something; a zombie that nobody has waited for does not."""
     try:
