@@ -44,6 +44,7 @@ def generate(
     """Complete prompts without a server and print one JSON object for each completion.
 
     Prompts are plain text, without a chat format. With neither --prompt nor --input, standard input is one prompt.
+    The exit status is 1 if a completion failed; its row has the `error`.
 
     Parameters
     ----------
@@ -109,9 +110,21 @@ def generate(
             gpu_memory_utilization=gpu_memory_utilization,
         )
     with llm:
-        for index, generation in enumerate(llm.generate(prompts, params)):
-            for completion in generation.outputs:
-                print(json_line(_to_json(index, generation, completion)))
+        generations = llm.generate(prompts, params)
+    for index, generation in enumerate(generations):
+        for completion in generation.outputs:
+            print(json_line(_to_json(index, generation, completion)))
+    _tell_failures(generations)
+
+
+def _tell_failures(generations: "list[Generation]") -> None:
+    """End with status 1 if a completion failed: its row says why, and a script should not have to look."""
+    outputs = [completion for generation in generations for completion in generation.outputs]
+    num_failed = sum(completion.error is not None for completion in outputs)
+    if num_failed:
+        sys.stdout.flush()
+        print(f"rose: error: {num_failed} of {len(outputs)} completions failed; their rows say why", file=sys.stderr)
+        sys.exit(1)
 
 
 def _read_prompts(texts: list[str] | None, file: Path | None) -> Iterator[str | list[int]]:

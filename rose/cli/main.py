@@ -2,6 +2,8 @@
 
 import errno
 import sys
+import types
+from typing import Any, Union, get_args, get_origin
 
 import cyclopts
 
@@ -9,11 +11,30 @@ from rose import __version__
 from rose.cli.streams import as_one_line, discard_output, prepare_streams
 from rose.errors import RoseError
 
+
+def _refuse_fractions(_app: cyclopts.App, _commands: tuple[str, ...], arguments: cyclopts.ArgumentCollection) -> None:
+    """Refuse `1.5` for a whole number, which cyclopts would round to 2."""
+    for argument in arguments:
+        if argument.parameter.converter is None and _is_whole_number(argument.hint):
+            for token in argument.tokens:
+                if "." in token.value:
+                    raise cyclopts.CoercionError(
+                        f"{token.value!r} is no whole number.", token=token, argument=argument, target_type=int
+                    )
+
+
+def _is_whole_number(hint: Any) -> bool:
+    if get_origin(hint) in (Union, types.UnionType, list):
+        kinds = [kind for kind in get_args(hint) if kind is not type(None)]
+        return len(kinds) == 1 and _is_whole_number(kinds[0])
+    return hint is int
+
+
 app = cyclopts.App(
     name="rose",
     version=__version__,
     help="Serve OpenAI's gpt-oss models on NVIDIA Hopper GPUs.",
-    config=cyclopts.config.Env("ROSE_", command=False),
+    config=[cyclopts.config.Env("ROSE_", command=False), _refuse_fractions],
 )
 
 COMMANDS = {

@@ -22,9 +22,12 @@ def count(_type: Any, tokens: Any) -> int:
     unit = {"k": 1_000, "K": 1 << 10, "m": 1_000_000, "M": 1 << 20}.get(text[-1:], 1)
     digits = text[:-1] if unit > 1 else text
     try:
-        return int(float(digits) * unit) if unit > 1 else int(digits)
+        number = float(digits) * unit if unit > 1 else int(digits)
+        if number != int(number):
+            raise ValueError
     except (ValueError, OverflowError):
         raise ValueError(f"{text!r} is no count such as 4096, 128k or 128K") from None
+    return int(number)
 
 
 Count = Annotated[int, Parameter(converter=count)]
