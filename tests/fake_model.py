@@ -49,7 +49,9 @@ class FakeModel:
             _write(kv, state, batch.positions)
             seen = [
                 read_visible(kv, row, position, spec.sliding_window)
-                for row, (query_len, kv_len) in enumerate(zip(batch.query_lens, batch.kv_lens, strict=True))
+                for row, (query_len, kv_len) in enumerate(
+                    zip(batch.cu_seqlens_q.diff().tolist(), batch.seq_lens.tolist(), strict=True)
+                )
                 for position in range(kv_len - query_len, kv_len)
             ]
             state = torch.tensor([mix(index, values) for values in seen])

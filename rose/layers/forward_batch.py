@@ -39,8 +39,9 @@ class ForwardBatch:
 
     token_ids: [num_tokens] int64. positions: [num_tokens] int64, each request's own, from 0.
     cu_seqlens_q: [num_requests + 1] int32. seq_lens: [num_requests] int32: tokens of the request in the cache once
-    this batch's are written (so its queries are the last `query_lens[i]` positions below seq_lens[i]).
-    query_lens, kv_lens: the same two as host integers, for the launch choice and the CPU reference.
+    this batch's are written (so its queries are the last ones below seq_lens[i]).
+    max_query_len, max_kv_len: what no request exceeds, on the host, for the choice of launches; 1 for max_query_len
+    means one token for each request. The bounds of a captured batch hold for all its replays.
     layers: one entry per model layer, in order.
     """
 
@@ -48,6 +49,6 @@ class ForwardBatch:
     positions: Tensor
     cu_seqlens_q: Tensor
     seq_lens: Tensor
-    query_lens: tuple[int, ...]
-    kv_lens: tuple[int, ...]
+    max_query_len: int
+    max_kv_len: int
     layers: tuple[LayerKV, ...]

@@ -46,7 +46,7 @@ class SingleRequestCache:
             positions=positions,
             cu_seqlens_q=torch.tensor([0, len(token_ids)], dtype=torch.int32, device=self._device),
             seq_lens=torch.tensor([end], dtype=torch.int32, device=self._device),
-            query_lens=(len(token_ids),),
-            kv_lens=(end,),
+            max_query_len=len(token_ids),
+            max_kv_len=end,
             layers=tuple(LayerKV(key, value, self._block_table, positions) for key, value in self._caches),
         )

@@ -84,14 +84,12 @@ class Batch:
         self.query = normal(sum(self.query_lens), num_q_heads, 64)
         self.sinks = torch.randn(num_q_heads, device="cuda") * 1.5
 
-    def run(self, attend: Callable[..., Tensor], sliding_window: int | None, scale: float, **extra: Tensor) -> Tensor:
+    def run(self, attend: Callable[..., Tensor], sliding_window: int | None, scale: float, **extra: object) -> Tensor:
         return attend(
             self.query,
             self.key,
             self.value,
             self.table,
-            query_lens=self.query_lens,
-            kv_lens=self.kv_lens,
             sinks=self.sinks,
             scale=scale,
             sliding_window=sliding_window,
@@ -102,12 +100,15 @@ class Batch:
         lens = {
             "cu_seqlens_q": torch.tensor([0, *self.query_lens]).cumsum(0).int().cuda(),
             "seq_lens": torch.tensor(self.kv_lens, dtype=torch.int32).cuda(),
+            "max_query_len": max(self.query_lens),
+            "max_kv_len": max(self.kv_lens),
         }
         out = twice(lambda: self.run(paged_attention, sliding_window, scale, **lens))
         wide = [x.float() for x in (self.query, self.key, self.value)]
         kept = self.query, self.key, self.value
         self.query, self.key, self.value = wide
-        expected = self.run(paged_attention_reference, sliding_window, scale)
+        exact = {"query_lens": self.query_lens, "kv_lens": self.kv_lens}
+        expected = self.run(paged_attention_reference, sliding_window, scale, **exact)
         self.query, self.key, self.value = kept
         assert_near(out, expected, 0.003)
 

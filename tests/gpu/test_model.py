@@ -105,7 +105,7 @@ def test_a_key_planted_in_128000_tokens_is_found() -> None:
     out = paged_attention(
         query, *arguments, cu_seqlens_q=torch.tensor([0, length], dtype=torch.int32, device="cuda"),
         seq_lens=torch.tensor([length], dtype=torch.int32, device="cuda"),
-        query_lens=(length,), kv_lens=(length,), **options,
+        max_query_len=length, max_kv_len=length, **options,
     )  # fmt: skip
     torch.testing.assert_close(out[-1].float(), torch.full((64, 64), 5.0, device="cuda"), atol=0.02, rtol=0)
     for end in (131, 64_001, length):

@@ -119,7 +119,7 @@ def test_single_request_cache_lays_tokens_side_by_side():
     batch = cache.batch([7, 8])
     assert batch.token_ids.tolist() == [7, 8]
     assert batch.positions.tolist() == batch.layers[0].slot_mapping.tolist() == [3, 4]
-    assert (batch.query_lens, batch.kv_lens) == ((2,), (5,))
+    assert (batch.max_query_len, batch.max_kv_len) == (2, 5)
     assert (batch.cu_seqlens_q.tolist(), batch.seq_lens.tolist()) == ([0, 2], [5])
     assert batch.layers[1].key.shape == (3, 4, 2, 4)
     assert batch.layers[1].block_table.tolist() == [[0, 1, 2]]

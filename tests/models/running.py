@@ -52,8 +52,8 @@ class PagedRequests:
             positions=positions.to(device),
             cu_seqlens_q=torch.tensor([0, *query_lens]).cumsum(0).int().to(device),
             seq_lens=torch.tensor(ends, dtype=torch.int32, device=device),
-            query_lens=tuple(query_lens),
-            kv_lens=tuple(ends),
+            max_query_len=max(query_lens),
+            max_kv_len=max(ends),
             layers=tuple(layers),
         )
         logits = self.model.compute_logits(self.model.forward(batch))

@@ -71,8 +71,8 @@ class InputBatch:
             positions=self._to_device(positions),
             cu_seqlens_q=self._to_device(cu_seqlens),
             seq_lens=self._to_device(ends.astype(np.int32)),
-            query_lens=tuple(counts.tolist()),
-            kv_lens=tuple(ends.tolist()),
+            max_query_len=int(counts.max()),
+            max_kv_len=int(ends.max()),
             layers=self._kv.layers(
                 [self._to_device(table[rows, :num_blocks]) for table in self._block_tables],
                 [self._to_device(self._slots(table, token_rows, positions)) for table in self._block_tables],

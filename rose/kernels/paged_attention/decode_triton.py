@@ -19,7 +19,8 @@ def _decode_kernel(
     query_ptr, key_ptr, value_ptr, out_ptr, partial_ptr, stats_ptr, sinks_ptr, block_table_ptr, seq_lens_ptr,
     scale_log2, query_stride, block_table_stride,
     NUM_Q_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    WINDOW: tl.constexpr, ROWS: tl.constexpr, TILE_KEYS: tl.constexpr, SPLITS: tl.constexpr, STAGES: tl.constexpr,
+    WINDOW: tl.constexpr, ROWS: tl.constexpr, TILE_KEYS: tl.constexpr, SPLITS: tl.constexpr, MIN_TILES: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     request = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
@@ -29,7 +30,7 @@ def _decode_kernel(
     begin = 0
     if WINDOW > 0:
         begin = tl.maximum(seq_len - WINDOW, 0)
-    share = tl.cdiv(tl.cdiv(seq_len - begin, SPLITS), TILE_KEYS) * TILE_KEYS
+    share = tl.maximum(tl.cdiv(tl.cdiv(seq_len - begin, SPLITS), TILE_KEYS), MIN_TILES) * TILE_KEYS
     low = begin + split * share
     high = tl.minimum(low + share, seq_len)
     row = tl.arange(0, ROWS)
@@ -129,6 +130,7 @@ def attention_decode_triton(
         max(16, triton.next_power_of_2(num_q_heads // num_kv_heads)),
         launch.tile_keys,
         splits,
+        launch.min_tiles,
         launch.num_stages,
         num_warps=launch.num_warps,
     )

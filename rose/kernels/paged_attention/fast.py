@@ -31,8 +31,8 @@ def paged_attention_fast(
     *,
     cu_seqlens_q: Tensor,
     seq_lens: Tensor,
-    query_lens: tuple[int, ...],
-    kv_lens: tuple[int, ...],
+    max_query_len: int,
+    max_kv_len: int,
     sinks: Tensor,
     scale: float,
     sliding_window: int | None,
@@ -42,9 +42,9 @@ def paged_attention_fast(
         return torch.empty_like(query, memory_format=torch.contiguous_format)
     shape = AttentionShape(
         num_tokens=query.shape[0],
-        num_requests=len(query_lens),
-        max_query_len=max(query_lens),
-        max_kv_len=max(kv_lens),
+        num_requests=seq_lens.shape[0],
+        max_query_len=max_query_len,
+        max_kv_len=max_kv_len,
         num_q_heads=query.shape[1],
         num_kv_heads=key_cache.shape[2],
         head_dim=query.shape[2],
@@ -53,7 +53,7 @@ def paged_attention_fast(
         is_bf16=query.dtype == torch.bfloat16,
         scores_in_log2=scale == LN_2,
     )
-    if shape.max_query_len == 1 and len(query_lens) == query.shape[0]:
+    if max_query_len == 1:
         return attention_decode_triton(
             query,
             key_cache,

@@ -11,7 +11,7 @@ LN_2 = math.log(2.0)
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """What the choice depends on. max_query_len, max_kv_len: of the batch's longest request."""
+    """What the choice depends on. max_query_len, max_kv_len: as in the op's contract."""
 
     num_tokens: int
     num_requests: int
@@ -62,18 +62,22 @@ def prefill_launch(shape: AttentionShape) -> PrefillLaunch:
 
 @dataclass(frozen=True, slots=True)
 class DecodeLaunch:
-    """num_splits: pieces that each request's positions are cut into."""
+    """num_splits: the most pieces that a request's positions are cut into; min_tiles: of keys, the least in a piece."""
 
     tile_keys: int
     num_splits: int
+    min_tiles: int
     num_warps: int
     num_stages: int
 
 
 def decode_launch(shape: AttentionShape, num_sms: int) -> DecodeLaunch:
-    """Enough pieces to fill the GPU twice, but none shorter than four tiles."""
-    tile_keys = 64
-    visible = min(shape.max_kv_len, shape.sliding_window or shape.max_kv_len)
-    wanted = -(-2 * num_sms // max(1, shape.num_requests * shape.num_kv_heads))
-    most = max(1, visible // (4 * tile_keys))
-    return DecodeLaunch(tile_keys, max(1, min(wanted, most)), 4, 3)
+    """Enough pieces to fill the GPU twice, but none shorter than four tiles: a short request leaves some to no one.
+
+    Of the lengths, only the window counts: a graph's launch serves whatever they are when it is replayed.
+    """
+    tile_keys, min_tiles = 64, 4
+    num_splits = -(-2 * num_sms // max(1, shape.num_requests * shape.num_kv_heads))
+    if shape.sliding_window is not None:
+        num_splits = min(num_splits, shape.sliding_window // (min_tiles * tile_keys))
+    return DecodeLaunch(tile_keys, max(1, num_splits), min_tiles, 4, 3)

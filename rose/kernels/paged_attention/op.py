@@ -1,8 +1,8 @@
 """Attention of a ragged batch over a paged KV cache: causal, grouped heads, optional window, learned sinks.
 
-Request i has query_lens[i] queries, the last of its kv_lens[i] positions. For the query at position p, head h, with
-kv head h // g, g = num_q_heads / num_kv_heads (groups of neighbouring heads share a kv head), over the positions
-P = {j : j <= p, and j > p - sliding_window if there is a window}, which counts the current token:
+Request i has cu_seqlens_q[i + 1] - cu_seqlens_q[i] queries, the last of its seq_lens[i] positions. For the query at
+position p, head h, with kv head h // g, g = num_q_heads / num_kv_heads (groups of neighbouring heads share a kv head),
+over the positions P = {j : j <= p, and j > p - sliding_window if there is a window}, which counts the current token:
 
     s[j] = scale * (query . key[j]);   m = max(sinks[h], max over P of s[j])
     out  = sum over P of exp(s[j] - m) * value[j]  /  (exp(sinks[h] - m) + sum over P of exp(s[j] - m))
@@ -15,7 +15,9 @@ cu_seqlens_q[i] ... cu_seqlens_q[i + 1] - 1. key_cache, value_cache: [num_blocks
 contiguous; all three of one dtype, float32, bfloat16 or float16. The batch's own keys and values are already written.
 block_table: [num_requests, max_num_blocks] int32: entry j holds positions j * block_size ... of the request. Entries
 outside every query's P may name any block and are not read. cu_seqlens_q: [num_requests + 1] int32. seq_lens:
-[num_requests] int32. query_lens, kv_lens: the same facts on the host. sinks: [num_q_heads] float32.
+[num_requests] int32. max_query_len, max_kv_len: bounds on the host that no request exceeds; 1 for max_query_len means
+one query for each request. A launch depends on shapes and these bounds alone, so that it can be captured in a CUDA
+graph whose replays read other lengths. sinks: [num_q_heads] float32.
 Returns out: [num_tokens, num_q_heads, head_dim] of query's dtype, contiguous. Nothing is written in place.
 Products, exponentials and sums are in float32, rounded once; the fast backends round the exponentials to the tensors'
 dtype before they meet the values, and may read, and multiply by zero, slots of a request's blocks that no query sees:
@@ -44,8 +46,8 @@ def paged_attention(
     *,
     cu_seqlens_q: Tensor,
     seq_lens: Tensor,
-    query_lens: tuple[int, ...],
-    kv_lens: tuple[int, ...],
+    max_query_len: int,
+    max_kv_len: int,
     sinks: Tensor,
     scale: float,
     sliding_window: int | None,
@@ -59,8 +61,8 @@ def paged_attention(
     require(
         num_q_heads % num_kv_heads == 0, _OP, f"{num_q_heads} query heads do not divide over {num_kv_heads} kv heads"
     )
-    num_requests = len(query_lens)
-    require_shape(_OP, "block_table", block_table, (num_requests, None))
+    require_shape(_OP, "block_table", block_table, (None, None))
+    num_requests, max_num_blocks = block_table.shape
     require_shape(_OP, "cu_seqlens_q", cu_seqlens_q, (num_requests + 1,))
     require_shape(_OP, "seq_lens", seq_lens, (num_requests,))
     require_shape(_OP, "sinks", sinks, (num_q_heads,))
@@ -73,16 +75,16 @@ def paged_attention(
     require_unit_stride(_OP, "query", query)
     contiguous = key_cache.is_contiguous() and value_cache.is_contiguous()
     require(contiguous, _OP, f"caches must be contiguous, got {key_cache.stride()}, {value_cache.stride()}")
-    require(len(kv_lens) == num_requests, _OP, f"{num_requests} query lengths but {len(kv_lens)} kv lengths")
-    # Texts are made only when they are needed: every layer of every step comes through here, with all its requests.
-    if sum(query_lens) != num_tokens:
-        raise UnsupportedShape(f"{_OP}: query lengths {query_lens} do not add up to {num_tokens} tokens")
-    capacity = block_table.shape[1] * block_size
-    for num_queries, kv_len in zip(query_lens, kv_lens, strict=True):
-        if not 0 <= num_queries <= kv_len <= capacity:
-            raise UnsupportedShape(
-                f"{_OP}: {num_queries} queries with {kv_len} positions in a block table for {capacity}"
-            )
+    capacity = max_num_blocks * block_size
+    if not 0 <= max_query_len <= max_kv_len <= capacity:
+        raise UnsupportedShape(
+            f"{_OP}: {max_query_len} queries with {max_kv_len} positions in a block table for {capacity}"
+        )
+    require(
+        max_query_len != 1 or num_tokens == num_requests,
+        _OP,
+        f"{num_tokens} tokens are not one for each of {num_requests} requests",
+    )
     require(sliding_window is None or sliding_window > 0, _OP, f"sliding_window must be positive, got {sliding_window}")
     if on_hopper(query):
         from rose.kernels.paged_attention.fast import paged_attention_fast, supports
@@ -95,12 +97,13 @@ def paged_attention(
                 block_table,
                 cu_seqlens_q=cu_seqlens_q,
                 seq_lens=seq_lens,
-                query_lens=query_lens,
-                kv_lens=kv_lens,
+                max_query_len=max_query_len,
+                max_kv_len=max_kv_len,
                 sinks=sinks,
                 scale=scale,
                 sliding_window=sliding_window,
             )
+    query_lens, kv_lens = _lengths(cu_seqlens_q, seq_lens, num_tokens, max_query_len, max_kv_len)
     return paged_attention_reference(
         query,
         key_cache,
@@ -112,3 +115,19 @@ def paged_attention(
         scale=scale,
         sliding_window=sliding_window,
     )
+
+
+def _lengths(
+    cu_seqlens_q: Tensor, seq_lens: Tensor, num_tokens: int, max_query_len: int, max_kv_len: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Queries and positions of each request, as the reference wants them. Raises UnsupportedShape."""
+    query_lens, kv_lens = tuple(cu_seqlens_q.diff().tolist()), tuple(seq_lens.tolist())
+    if sum(query_lens) != num_tokens:
+        raise UnsupportedShape(f"{_OP}: query lengths {query_lens} do not add up to {num_tokens} tokens")
+    for num_queries, kv_len in zip(query_lens, kv_lens, strict=True):
+        if not 0 <= num_queries <= min(kv_len, max_query_len) or kv_len > max_kv_len:
+            raise UnsupportedShape(
+                f"{_OP}: {num_queries} queries with {kv_len} positions, where at most {max_query_len} with "
+                f"{max_kv_len} were announced"
+            )
+    return query_lens, kv_lens
