@@ -12,11 +12,15 @@ ReasoningEffort = Literal["low", "medium", "high"]
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call the assistant made. `arguments` is the string it wrote: JSON as a rule, never checked here."""
+    """A call the assistant made. `arguments` is the string it wrote: JSON as a rule, never checked here.
+
+    is_builtin: the call is of a `BuiltinTool`, and `name` one of its recipients.
+    """
 
     id: str
     name: str
     arguments: str
+    is_builtin: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +54,31 @@ class FunctionTool:
 
 
 @dataclass(frozen=True, slots=True)
+class BuiltinTool:
+    """A tool that the model was trained to use while it thinks, and that whoever serves the model runs.
+
+    functions: what can be called, each with JSON; none means that the tool itself is called, with free text such as
+    source code.
+    """
+
+    name: str
+    description: str
+    functions: tuple[FunctionTool, ...] = ()
+
+    @property
+    def recipients(self) -> tuple[str, ...]:
+        """The names under which the model calls it."""
+        return tuple(f"{self.name}.{function.name}" for function in self.functions) or (self.name,)
+
+
+@dataclass(frozen=True, slots=True)
 class Conversation:
     """All that shapes a prompt.
 
     current_date: `YYYY-MM-DD`, or None to leave the date out (then the same chat renders alike on every day).
     model_identity: the first sentence of the system message, or None for the format's own.
-    answer_format: the form that the text of the answer must have, or None for any.
+    answer_format: the form that the text of the answer must have, or None for any. builtin_tools: only for formats
+    whose models know such.
     """
 
     messages: tuple[Message, ...]
@@ -64,3 +87,4 @@ class Conversation:
     current_date: str | None = None
     model_identity: str | None = None
     answer_format: AnswerFormat | None = None
+    builtin_tools: tuple[BuiltinTool, ...] = ()

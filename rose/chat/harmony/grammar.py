@@ -5,10 +5,8 @@ Reasoning stays free; what is demanded holds in the body of the final message an
 tokens that end the turn are written in the grammar, so that it is complete exactly where the turn is.
 """
 
-from collections.abc import Sequence
-
 from rose.chat.answer_format import AnswerFormat, ToolChoice
-from rose.chat.conversation import Conversation, FunctionTool
+from rose.chat.conversation import BuiltinTool, Conversation, FunctionTool
 from rose.chat.grammar import ANY_OBJECT, GrammarRefused, answer_rule, json_rule, literal
 from rose.chat.harmony.tools import PREFIX
 from rose.errors import RequestError
@@ -29,16 +27,24 @@ def turn_grammar(conversation: Conversation, choice: ToolChoice) -> str | None:
     Raises `RequestError`, naming the client's field, for what cannot be enforced or met.
     """
     wanted = conversation.answer_format
-    tools = _callable_tools(conversation.tools, choice)
+    tools = _callable_tools(conversation, choice)
+    builtins = [
+        (recipient, tool)
+        for tool in conversation.builtin_tools
+        for recipient in tool.recipients
+        if choice.names is None or tool.name in choice.names
+    ]
     is_free = choice == ToolChoice() and not any(tool.strict for _, tool in tools)
     if wanted is None and is_free:
         return None
     must_call = choice.mode == "required"
-    rules = [f"start: {_turn(wanted, has_calls=bool(tools), must_call=must_call)}", *_COMMON_RULES]
+    names = [f"call_{i}" for i, _ in tools] + [f"builtin_{i}" for i in range(len(builtins))]
+    rules = [f"start: {_turn(wanted, has_calls=bool(names), must_call=must_call)}", *_COMMON_RULES]
     if not must_call:
         rules += _final(wanted)
-    if tools:
-        rules.append("call: " + " | ".join(f"call_{i}" for i, _ in tools))
+    if names:
+        rules.append("call: " + " | ".join(names))
+    rules += [_builtin_call(i, recipient, tool) for i, (recipient, tool) in enumerate(builtins)]
     for i, tool in tools:
         rules += _call(i, tool)
     return "\n".join(rules) + "\n"
@@ -68,6 +74,17 @@ def _call(i: int, tool: FunctionTool) -> list[str]:
     ]
 
 
+def _builtin_call(i: int, recipient: str, tool: BuiltinTool) -> str:
+    """The same for a built-in tool, whose calls are part of the analysis."""
+    to = f" to={recipient}"
+    arguments = json_rule(ANY_OBJECT) if tool.functions else "TEXT"
+    return (
+        f"builtin_{i}: (<|channel|> {literal('analysis' + to)} | {literal(to)} <|channel|> "
+        f'"analysis") (json_type | " "? <|constrain|> "code" | " code")? <|message|> builtin_arguments_{i} <|call|>\n'
+        f"builtin_arguments_{i}: {arguments}"
+    )
+
+
 def _arguments(i: int, tool: FunctionTool) -> str:
     schema = _NO_PARAMETERS if tool.parameters is None else tool.parameters
     try:
@@ -80,11 +97,12 @@ def _arguments(i: int, tool: FunctionTool) -> str:
         raise RequestError(message, param=param, code="unsupported_grammar") from None
 
 
-def _callable_tools(tools: Sequence[FunctionTool], choice: ToolChoice) -> list[tuple[int, FunctionTool]]:
-    """The tools that may be called, with their places among the conversation's."""
-    known = {tool.name for tool in tools}
+def _callable_tools(conversation: Conversation, choice: ToolChoice) -> list[tuple[int, FunctionTool]]:
+    """The functions that may be called, with their places among the conversation's."""
+    tools = conversation.tools
+    known = {tool.name for tool in tools} | {tool.name for tool in conversation.builtin_tools}
     missing = [name for name in choice.names or () if name not in known]
-    if missing or (choice.mode == "required" and not (tools if choice.names is None else choice.names)):
+    if missing or (choice.mode == "required" and not (known if choice.names is None else choice.names)):
         what = (
             f"the function {missing[0]!r}, which is not among the tools"
             if missing

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from rose.chat.answer_format import JsonFormat
 from rose.chat.conversation import Conversation, Message, ToolCall
 from rose.chat.harmony.control import CHANNELS, ControlTokens
-from rose.chat.harmony.tools import NAMESPACE, PREFIX, render_tools
+from rose.chat.harmony.tools import NAMESPACE, PREFIX, render_builtin_tools, render_tools
 from rose.chat.tokenizer import Tokenizer
 from rose.errors import RequestError
 
@@ -40,15 +40,19 @@ class Renderer:
 
     def _history(self, messages: Sequence[Message], first: int) -> Iterator[list[int]]:
         last_final = max((i for i, message in enumerate(messages) if _is_final_answer(message)), default=-1)
-        tool_names: dict[str, str] = {}
+        calls: dict[str, ToolCall] = {}
         for i, message in enumerate(messages[first:], start=first):
             match message.role:
                 case "assistant":
                     yield from self._assistant(message, keep_reasoning=i > last_final)
-                    tool_names |= {call.id: call.name for call in message.tool_calls}
+                    calls |= {call.id: call for call in message.tool_calls}
                 case "tool":
-                    name = PREFIX + _answered_tool(message, tool_names)
-                    yield self._message(name, message.content, recipient="assistant", channel="commentary")
+                    call = calls.get(message.tool_call_id or "")
+                    if call is None or not call.is_builtin:
+                        name = PREFIX + _answered_tool(message, call)
+                        yield self._message(name, message.content, recipient="assistant", channel="commentary")
+                    elif i > last_final:  # what built-in tools answer is part of the reasoning
+                        yield self._message(call.name, message.content, recipient="assistant", channel="analysis")
                 case "user":
                     yield self._message("user", message.content)
                 case _ if message.content:
@@ -61,7 +65,10 @@ class Renderer:
             channel = "commentary" if message.tool_calls else "final"
             yield self._message("assistant", message.content, channel=channel)
         for call in message.tool_calls:
-            yield self._call(call)
+            if not call.is_builtin:
+                yield self._call(call)
+            elif keep_reasoning:
+                yield self._builtin_call(call)
 
     def _message(self, role: str, content: str, *, recipient: str = "", channel: str = "") -> list[int]:
         ids = [self._control.start, *self._encode(role)]
@@ -87,6 +94,17 @@ class Renderer:
             self._control.call,
         ]
 
+    def _builtin_call(self, call: ToolCall) -> list[int]:
+        return [
+            self._control.start,
+            *self._encode("assistant"),
+            self._control.channel,
+            *self._encode(f"analysis to={call.name} code"),
+            self._control.message,
+            *self._encode(call.arguments),
+            self._control.call,
+        ]
+
 
 def _system_text(conversation: Conversation) -> str:
     about = [conversation.model_identity or IDENTITY, f"Knowledge cutoff: {KNOWLEDGE_CUTOFF}"]
@@ -95,7 +113,8 @@ def _system_text(conversation: Conversation) -> str:
     channels = f"# Valid channels: {', '.join(CHANNELS)}. Channel must be included for every message."
     if conversation.tools:
         channels += f"\nCalls to these tools must go to the commentary channel: '{NAMESPACE}'."
-    return "\n\n".join(["\n".join(about), f"Reasoning: {conversation.reasoning_effort}", channels])
+    tools = [render_builtin_tools(conversation.builtin_tools)] if conversation.builtin_tools else []
+    return "\n\n".join(["\n".join(about), f"Reasoning: {conversation.reasoning_effort}", *tools, channels])
 
 
 def _developer_text(conversation: Conversation) -> tuple[int, str]:
@@ -132,9 +151,9 @@ def _is_final_answer(message: Message) -> bool:
     return message.role == "assistant" and bool(message.content) and not message.tool_calls
 
 
-def _answered_tool(message: Message, tool_names: dict[str, str]) -> str:
-    """The name of the tool whose result this is."""
-    name = tool_names.get(message.tool_call_id or "") or message.name
+def _answered_tool(message: Message, call: ToolCall | None) -> str:
+    """The name of the function whose result this is."""
+    name = (call.name if call else None) or message.name
     if not name:
         raise RequestError(
             "a tool message must answer a call made before it: "
