@@ -97,12 +97,12 @@ def convert(
     with _locked(partial), _told_as_config_error(partial):
         _check_absent(folder)  # once more: another conversion may have finished before this one had the lock
         _check_space(partial, shards)
-        job = _identify(source, layout, formats, shards)
+        job = _identify(source, layout, formats, shards, device)
         parameters = {name: p for name, p in model.named_parameters() if isinstance(p, Parameter)}
         with Journal(partial, job) as journal, ShardWriter(partial, shards) as writer:
             conversion = _Conversion(source, destination, rules, parameters, torch.device(device), writer, journal)
             conversion.run(progress, commit_bytes)
-        if _identify(source, layout, formats, shards) != job:
+        if _identify(source, layout, formats, shards, device) != job:
             raise CheckpointError(f"{source.name} changed while it was read; remove {partial} and convert it again")
         manifest = make_manifest(
             source={"name": source.name, "layout": plan.layout, "formats": _format_names(stored)},
@@ -152,7 +152,7 @@ class _Conversion:
         uncommitted = 0
         if progress is not None:
             progress(done, total)
-        batches = self._source.stream([job.slices for _, job in todo], torch.device("cpu"), LoadTimes())
+        batches = self._source.stream([job.slices for _, job in todo], self._device, LoadTimes())
         # One thread hashes what was read while it is transformed, one writes what came out before.
         with ThreadPoolExecutor(1) as hasher, ThreadPoolExecutor(1) as saver:
             saving: list[Future[None]] = []
@@ -189,11 +189,10 @@ class _Conversion:
 
     def _hash(self, job: Job, tensors: Sequence[Tensor]) -> None:
         for part, tensor in zip(job.slices, tensors, strict=True):
-            self._hashes[part.name].update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+            self._hashes[part.name].update(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
 
-    def _transform(self, number: int, job: Job, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def _transform(self, number: int, job: Job, sources: Sequence[Tensor]) -> list[Tensor]:
         """The job's rows of each target, on the CPU, in the dtype they are stored in."""
-        sources = [tensor.to(self._device) for tensor in tensors]
         targets = []
         for name, (start, stop) in zip(job.rule.targets, job.target_rows, strict=True):
             shape = (stop - start, *self._parameters[name].shape[1:]) if self._parameters[name].dim() else ()
@@ -304,14 +303,17 @@ def _check_space(partial: Path, shards: ShardPlan) -> None:
         raise ConfigError(f"{partial} needs {(needed - taken) / 1e6:,.1f} MB, its disk has {free / 1e6:,.1f} MB free")
 
 
-def _identify(source: WeightSource, layout: str, formats: WeightFormats, shards: ShardPlan) -> dict[str, Any]:
+def _identify(
+    source: WeightSource, layout: str, formats: WeightFormats, shards: ShardPlan, device: torch.device | str
+) -> dict[str, Any]:
     """What an unfinished conversion must have in common with one that goes on with it."""
-    files = sorted({info.file for info in source.tensors.values()})
+    files = sorted({info.file for info in source.tensors.values() if info.file.is_file()})
     return {
         "rose_version": __version__,
         "source": source.name,
-        # Nothing is there to look at for tensors that are made up.
-        "files": [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.is_file()],
+        "files": [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files],
+        # What is made up differs between kinds of devices; what is read does not.
+        "drawn_on": None if files else torch.device(device).type,
         "layout": layout,
         "formats": _format_names(formats),
         "headers": {file: hashlib.sha256(header).hexdigest() for file, header in shards.headers.items()},
