@@ -48,6 +48,7 @@ class FakeEngine:
         self.aborted: list[tuple[str, int | None, FinishReason]] = []
         self.num_open = 0
         self.is_closed = False
+        self.silence = 0.0
         self._step_s = step_s
         self._death: str | None = None
         self._open: dict[str, _Open] = {}
@@ -95,6 +96,9 @@ class FakeEngine:
         self._death = self._death or why
         for opened in self._open.values():
             opened.changed.set()
+
+    def silence_s(self) -> float:
+        return self.silence
 
     async def close(self) -> None:
         """End every open request with `abort`."""

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import math
 import re
 import signal
 import socket
@@ -83,6 +84,8 @@ def server_settings(model: str, server: ServerFlags, api: ApiFlags) -> "ServerSe
         raise ConfigError(f"--max-body-bytes must be at least 1, not {api.max_body_bytes}")
     if not 0 <= server.shutdown_timeout <= _MAX_SHUTDOWN_S:
         raise ConfigError(f"--shutdown-timeout must be from 0 to {_MAX_SHUTDOWN_S}, not {server.shutdown_timeout}")
+    if not 0 <= server.health_timeout < math.inf:
+        raise ConfigError(f"--health-timeout must be at least 0, not {server.health_timeout}")
     return ServerSettings(
         served_model_names=tuple(api.served_model_name or default_model_names(model)),
         api_keys=tuple(api.api_key or ()),
@@ -93,6 +96,7 @@ def server_settings(model: str, server: ServerFlags, api: ApiFlags) -> "ServerSe
         allowed_origins=tuple(api.allowed_origins or ()),
         root_path=server.root_path,
         response_store=api.response_store,
+        health_timeout_s=server.health_timeout,
         current_date=None if api.current_date == "none" else api.current_date,
     )
 

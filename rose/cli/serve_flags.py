@@ -44,6 +44,13 @@ class ServerFlags:
     shutdown_timeout: Annotated[
         float, Parameter(group=_SERVER, help="Seconds that open requests have left after SIGINT or SIGTERM.")
     ] = 3.0
+    health_timeout: Annotated[
+        float,
+        Parameter(
+            group=_SERVER,
+            help="Seconds that a step of the engine may take before /health is 503; 0 for any time.",
+        ),
+    ] = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)

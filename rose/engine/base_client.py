@@ -1,7 +1,10 @@
 """What the clients have in common: streams, and the reaction to each of the engine's messages."""
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+
+import msgspec
 
 from rose import errors
 from rose.engine.messages import (
@@ -14,6 +17,7 @@ from rose.engine.messages import (
     FinishReason,
     FromEngine,
     LoadProgress,
+    Ping,
     ToEngine,
 )
 from rose.engine.output_stream import OutputStream, StreamTable
@@ -23,10 +27,15 @@ OnProgress = Callable[[LoadProgress], None]
 
 
 class BaseClient(ABC):
-    """An `EngineClient` but for the transport. All methods run on one event loop."""
+    """An `EngineClient` but for the transport. All methods run on one event loop.
 
-    def __init__(self) -> None:
+    id_prefix: what the ids of its requests begin with for the engine, so that no two frontends have the same.
+    """
+
+    def __init__(self, id_prefix: str = "") -> None:
+        self._id_prefix = id_prefix
         self._streams = StreamTable()
+        self._unanswered_since: float | None = None
         self._info: EngineReady | None = None
         self._stats = EngineStats()
         self._end: str | None = None  # why the engine is gone
@@ -55,15 +64,32 @@ class BaseClient(ABC):
         """
         if self._end is not None:
             raise EngineDead(self._end)
-        if request.request_id in self._streams:
-            raise RequestError(f"a request with the id {request.request_id!r} is open already", param="request_id")
-        self._send(request)
-        return self._streams.open(request, lambda: self.abort(request.request_id))
+        request_id = request.request_id
+        sent = msgspec.structs.replace(request, request_id=self._id_prefix + request_id)
+        if sent.request_id in self._streams:
+            raise RequestError(f"a request with the id {request_id!r} is open already", param="request_id")
+        self._post(sent)
+        return self._streams.open(sent, lambda: self.abort(request_id))
 
     def abort(self, request_id: str, *, index: int | None = None, finish_reason: FinishReason = "abort") -> None:
         """End a request, or one of its completions. The final output still arrives."""
-        if self._end is None and request_id in self._streams:
-            self._send(Abort(request_id=request_id, index=index, finish_reason=finish_reason))
+        sent_id = self._id_prefix + request_id
+        if self._end is None and sent_id in self._streams:
+            self._post(Abort(request_id=sent_id, index=index, finish_reason=finish_reason))
+
+    def silence_s(self) -> float:
+        """Seconds for which the engine has owed an answer; see `EngineClient`."""
+        if self._end is not None:
+            return 0.0
+        if self._unanswered_since is None:
+            self._post(Ping())
+        return 0.0 if self._unanswered_since is None else time.monotonic() - self._unanswered_since
+
+    def _post(self, message: ToEngine) -> None:
+        """Send a message that the engine will answer."""
+        self._send(message)
+        if self._unanswered_since is None:
+            self._unanswered_since = time.monotonic()
 
     @abstractmethod
     async def close(self) -> None:
@@ -79,6 +105,7 @@ class BaseClient(ABC):
             case EngineOutputs():
                 self._stats = message.stats
                 self._streams.dispatch(message.outputs)
+                self._unanswered_since = time.monotonic() if self._streams else None
             case EngineDied():
                 self._die(message.message)
             case _:

@@ -51,6 +51,13 @@ class EngineClient(Protocol):
         """End a request, or one of its completions; see `messages.Abort`. The final output still arrives."""
         ...
 
+    def silence_s(self) -> float:
+        """For how many seconds the engine has owed an answer, 0.0 if it owes none. Asking makes it owe one.
+
+        It answers between two steps, so this is at most the time of a step, unless the engine hangs.
+        """
+        ...
+
     async def close(self) -> None:
         """End the engine and release what it holds. Calling it twice is harmless."""
         ...

@@ -1,8 +1,9 @@
 """The typed messages between a frontend and an engine: the same in one process and over a socket.
 
-A frontend sends `AddRequest`, `Abort` and `Shutdown`; the engine answers with `LoadProgress` while it loads,
+A frontend sends `AddRequest`, `Abort`, `Ping` and `Shutdown`; the engine answers with `LoadProgress` while it loads,
 `EngineReady` once, then `EngineOutputs`, and `EngineDied` if it must give up. Every added request gets exactly one
-output with a `finish_reason` for each of its `n` completions, unless the engine dies.
+output with a `finish_reason` for each of its `n` completions, unless the engine dies. To whatever a frontend sends, the
+engine answers with `EngineOutputs` before its next wait, be they empty: that it does is how a frontend knows it works.
 """
 
 from typing import Literal
@@ -39,6 +40,16 @@ class Abort(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
 
 class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     """Finish every open request with `abort` and end the engine."""
+
+
+class Ping(msgspec.Struct, frozen=True, tag="ping"):
+    """Asks for nothing but an answer."""
+
+
+class FrontendGone(msgspec.Struct, frozen=True, tag="gone"):
+    """Another frontend's process has ended: abort what it left open, and send it nothing more."""
+
+    name: str
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -141,5 +152,5 @@ class EngineDied(msgspec.Struct, frozen=True, kw_only=True, tag="died"):
     error_type: str = "EngineDead"
 
 
-ToEngine = AddRequest | Abort | Shutdown
+ToEngine = AddRequest | Abort | Ping | FrontendGone | Shutdown
 FromEngine = LoadProgress | EngineReady | EngineOutputs | EngineDied

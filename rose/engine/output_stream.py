@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Self
 
 from rose.engine.messages import AddRequest, RequestOutput
@@ -74,6 +74,12 @@ class StreamTable:
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._mailboxes
+
+    def __len__(self) -> int:
+        return len(self._mailboxes)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._mailboxes)
 
     def open(self, request: AddRequest, on_abandon: Callable[[], None]) -> OutputStream:
         """The stream of a new request, whose id is none of an open one."""

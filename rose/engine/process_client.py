@@ -9,26 +9,24 @@ import tempfile
 import threading
 from pathlib import Path
 
-import msgspec
-import zmq
-import zmq.asyncio
-
 from rose.engine.base_client import BaseClient, OnProgress, load_error
-from rose.engine.channel import from_engine_address, to_engine_address
+from rose.engine.channel import OWNER, FrontendEnd
 from rose.engine.config import EngineConfig
-from rose.engine.messages import EngineDied, EngineReady, FromEngine, LoadProgress, Shutdown, ToEngine
-from rose.errors import EngineDead, RequestError
+from rose.engine.messages import EngineDied, EngineReady, FromEngine, FrontendGone, LoadProgress, Shutdown, ToEngine
+from rose.errors import EngineDead
 from rose.log import get_logger
 
 logger = get_logger(__name__)
 
 _CLOSE_TIMEOUT_S = 5.0
-_RECONNECT_MS = 10
 _LAST_WORDS_TIMEOUT_S = 0.05
 
 
 class ProcessEngineClient(BaseClient):
-    """The `EngineClient` of a child process. Make one with `start`."""
+    """The `EngineClient` of a child process. Make one with `start`.
+
+    folder: private to this process and its children, until `close`. An `AttachedEngineClient` finds the engine there.
+    """
 
     def __init__(self, config: EngineConfig, on_progress: OnProgress | None = None) -> None:
         super().__init__()
@@ -36,20 +34,10 @@ class ProcessEngineClient(BaseClient):
         self._on_progress = on_progress
         self._ready: asyncio.Future[EngineReady] = loop.create_future()
         self._exited = asyncio.Event()
-        self._folder = Path(tempfile.mkdtemp(prefix="rose-"))
-        self._context = zmq.Context()
-        self._outbox = self._context.socket(zmq.PUSH)
-        self._inbox = zmq.asyncio.Socket(self._context, zmq.PULL)
-        self._outbox.setsockopt(zmq.SNDHWM, 0)
-        self._inbox.setsockopt(zmq.RCVHWM, 0)
-        # Who sends connects: then a message has a queue to wait in, whether or not the other side is there.
-        self._outbox.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
-        self._outbox.connect(to_engine_address(self._folder))
-        self._inbox.bind(from_engine_address(self._folder))
-        self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(FromEngine)
+        self.folder = Path(tempfile.mkdtemp(prefix="rose-"))
+        self._channel = FrontendEnd(self.folder, OWNER)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "rose.engine.engine_process", str(self._folder), config.to_json()],
+            [sys.executable, "-m", "rose.engine.engine_process", str(self.folder), config.to_json()],
             stdin=subprocess.PIPE,  # its end tells the child that this process is gone
             stdout=2,  # standard output belongs to this process
             start_new_session=True,  # Ctrl-C is for this process, which then closes the engine in order
@@ -78,9 +66,19 @@ class ProcessEngineClient(BaseClient):
         """The child's process id."""
         return self._process.pid
 
+    async def wait_for_end(self) -> str:
+        """Wait until the engine is gone; return why."""
+        await self._reader
+        return self._end or ""
+
+    def forget_frontend(self, name: str) -> None:
+        """The process of an `AttachedEngineClient` has ended: abort what it left open."""
+        if self.is_alive:
+            self._send(FrontendGone(name))
+
     async def close(self) -> None:
         """End the child and wait for it; open requests end with `abort`."""
-        if not self._context.closed:
+        if not self._channel.is_closed:
             if self.is_alive:
                 self._send(Shutdown())
             try:
@@ -93,23 +91,17 @@ class ProcessEngineClient(BaseClient):
         self._die("the engine was closed")
         if self._process.stdin is not None:
             self._process.stdin.close()
-        self._outbox.close(linger=0)
-        self._inbox.close(linger=0)
-        self._context.term()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._channel.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _send(self, message: ToEngine) -> None:
-        try:
-            frame = self._encoder.encode(message)
-        except OverflowError as error:
-            raise RequestError("a number in the request does not fit 64 bits") from error
-        self._outbox.send(frame, zmq.NOBLOCK)
+        self._channel.send(message)
 
     async def _read(self) -> None:
         """Take in the engine's messages until its process is gone."""
         try:
             while True:
-                self._receive(self._decoder.decode(await self._inbox.recv()))
+                self._receive(await self._channel.receive())
         except asyncio.CancelledError:  # by `_on_exit`
             self._die(f"the engine's process ended with status {self._process.returncode}")
         except Exception as error:  # without a reader nobody would ever hear of the engine again

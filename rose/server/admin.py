@@ -77,9 +77,13 @@ class Admin:
         return router
 
     async def health(self) -> Response:
-        """200 while the engine lives, else 503."""
+        """200 while the engine lives and answers, else 503."""
         if not self._engine.is_alive:
             return ApiError(503, "the engine is not running", code="engine_dead").response()
+        silence_s, limit_s = self._engine.silence_s(), self._settings.health_timeout_s
+        if 0 < limit_s < silence_s:
+            message = f"the engine has not answered for {silence_s:.0f} seconds"
+            return ApiError(503, message, code="engine_unresponsive").response()
         return Response(status_code=200)
 
     async def version(self) -> dict[str, str]:

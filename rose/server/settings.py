@@ -18,7 +18,8 @@ class ServerSettings:
     keep_alive_s: a stream silent for so long gets a comment line. first_output_wait_s: how long a streamed request
     waits for its first output, so that a refusal can still have its own status code. current_date: `today`, a fixed
     `YYYY-MM-DD`, or None to leave the date out of prompts. response_store: where answers of the responses API are
-    kept: `memory`, `none`, or `sqlite:PATH`.
+    kept: `memory`, `none`, or `sqlite:PATH`. health_timeout_s: an engine that owes an answer for longer is not healthy;
+    0 waits for ever.
     """
 
     served_model_names: tuple[str, ...]
@@ -33,6 +34,7 @@ class ServerSettings:
     root_path: str = ""
     current_date: str | None = "today"
     response_store: str = "memory"
+    health_timeout_s: float = 120.0
 
     def prompt_date(self) -> str | None:
         """The date to put into a prompt rendered now."""

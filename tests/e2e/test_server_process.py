@@ -94,6 +94,23 @@ def test_a_killed_engine_is_told_to_clients_and_probes(checkpoint: Path) -> None
         assert httpx.post(f"{server.url}/v1/chat/completions", json=body()).status_code == 503
 
 
+def test_an_engine_that_hangs_is_told_to_probes(checkpoint: Path) -> None:
+    with ServerProcess(str(checkpoint), "--health-timeout", "0.5") as server:
+        (engine_pid,) = server.engine_pids()
+        assert httpx.get(f"{server.url}/health").status_code == 200
+        os.kill(engine_pid, signal.SIGSTOP)
+        try:
+            deadline = time.monotonic() + 5
+            while (health := httpx.get(f"{server.url}/health")).status_code == 200:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            assert (health.status_code, health.json()["error"]["code"]) == (503, "engine_unresponsive")
+        finally:
+            os.kill(engine_pid, signal.SIGCONT)
+        while httpx.get(f"{server.url}/health").status_code != 200:
+            assert time.monotonic() < deadline + 5
+
+
 def refused(*arguments: str, env: dict[str, str] | None = None) -> str:
     """What `rose serve` says on stderr when it will not start."""
     command = [sys.executable, "-m", "rose.cli.main", "serve", *arguments]
@@ -112,6 +129,7 @@ def test_what_cannot_be_is_one_line(checkpoint: Path, tmp_path: Path) -> None:
     assert "tokenizer" in refused(str(tmp_path), "--port", "0")
     assert "tensor_parallel_size" in refused(str(checkpoint), "-tp", "2")
     assert "ROSE_LOGGING_LEVEL" in refused(str(checkpoint), env={"ROSE_LOGGING_LEVEL": "loud"})
+    assert "--health-timeout" in refused(str(checkpoint), "--health-timeout", "-1")
     assert "--current-date" in refused(str(checkpoint), env={"ROSE_CURRENT_DATE": "yesterday"})
 
 

@@ -43,6 +43,21 @@ def total(found: dict[tuple[str, frozenset], float], name: str, **labels: str) -
     return sum(value for (n, have), value in found.items() if n == name and labels.items() <= dict(have).items())
 
 
+async def test_an_engine_that_hangs_is_not_healthy(serve: Serve) -> None:
+    async with serve(health_timeout_s=30.0) as server:
+        server.engine.silence = 29.0
+        assert (await server.http.get("/health")).status_code == 200, "a step may take its time"
+        server.engine.silence = 31.0
+        refused = await server.http.get("/health")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_unresponsive")
+        assert "31 seconds" in refused.json()["error"]["message"]
+        server.engine.silence = 0.0
+        assert (await server.http.get("/health")).status_code == 200, "it came back"
+    async with serve(health_timeout_s=0.0) as server:
+        server.engine.silence = 1e6
+        assert (await server.http.get("/health")).status_code == 200
+
+
 async def test_health_and_version(serve: Serve) -> None:
     async with serve() as server:
         for path in ("/health", "/ping"):
