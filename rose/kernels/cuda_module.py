@@ -117,16 +117,21 @@ class CudaKernel:
 
 
 class TensorMap:
-    """How the copy engine finds boxes of a bfloat16 tensor: rows of 128 bytes land in shared memory swizzled."""
+    """How the copy engine finds boxes of a tensor: rows of 128 bytes land in shared memory swizzled.
+
+    Of bfloat16, or of a type of one byte.
+    """
 
     def __init__(self, tensor: Tensor, box: tuple[int, ...]) -> None:
         """tensor: last dimension contiguous, other strides in multiples of 16 bytes. box: as long as its shape."""
         from cuda.bindings import driver
 
         size, bits64, bits32 = tensor.element_size(), driver.cuuint64_t, driver.cuuint32_t
+        types = driver.CUtensorMapDataType
+        is_byte = size == 1
         self.handle = _check(
             driver.cuTensorMapEncodeTiled(
-                driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                types.CU_TENSOR_MAP_DATA_TYPE_UINT8 if is_byte else types.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
                 tensor.dim(),
                 tensor.data_ptr(),
                 [bits64(n) for n in reversed(tensor.shape)],
