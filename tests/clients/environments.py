@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2] / ".venv-clients"
-_TIMEOUT_S = 600
+_TIMEOUT_S = 1200  # open-webui has 2.9 GB
 
 
 class NotInstallable(Exception):

@@ -1,7 +1,10 @@
 """Clients from npm."""
 
+import json
 import shutil
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,12 +16,9 @@ from tests.clients.environments import npm_folder
 from tests.fakes import FakeEngine, Step, by_token
 from tests.server.live import live_server
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1500)
 
-CALL = (
-    "<|channel|>analysis<|message|>Let me run it.<|end|><|start|>assistant<|channel|>commentary "
-    'to=functions.exec_command <|constrain|>json<|message|>{"cmd": "echo out-of-the-shell"}<|call|>'
-)
+THINK = "<|channel|>analysis<|message|>Let me run it.<|end|>"
 FINAL = "<|channel|>final<|message|>It printed what it should.<|return|>"
 CODEX_CONFIG = """
 model = "rose-test"
@@ -31,6 +31,43 @@ env_key = "ROSE_KEY"
 request_max_retries = 0
 stream_max_retries = 0
 """
+# The bundled model is not up to opencode's own prompt and tools: this agent has a short prompt and one tool.
+WEATHER_AGENT = {
+    "agent": {
+        "weather": {
+            "mode": "primary",
+            "prompt": "Be brief.",
+            "temperature": 0,
+            "tools": {"*": False, "get_weather": True},
+        }
+    },
+    "mcp": {"get": {"type": "local", "command": [sys.executable, str(SCRIPTS / "mcp_weather.py")]}},
+}
+
+
+def call(tool: str, **arguments: str) -> str:
+    """A call as the model writes it, after some reasoning."""
+    header = f"<|start|>assistant<|channel|>commentary to=functions.{tool} <|constrain|>json<|message|>"
+    return f"{THINK}{header}{json.dumps(arguments)}<|call|>"
+
+
+def opencode(*arguments: str, url: str, model: str, cwd: Path, **config: Any) -> list[dict[str, Any]]:
+    """The parts of the events that `opencode run` reports."""
+    bin_folder = installed(npm_folder, "opencode", "opencode-ai@1.18.33") / "node_modules" / ".bin"
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "options": {"baseURL": f"{url}/v1", "apiKey": KEY},
+        "models": {model: {"tool_call": True, "temperature": True, "limit": {"context": 131072, "output": 2048}}},
+    }
+    settings = {"autoupdate": False, "share": "disabled", "model": f"rose/{model}", "small_model": f"rose/{model}"}
+    (cwd / "opencode.json").write_text(json.dumps(settings | {"provider": {"rose": provider}} | config))
+    offline = {"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1"}
+    said = run([bin_folder / "opencode", "run", "--format", "json", *arguments], cwd=cwd, **offline)
+    return [event["part"] for event in map(json.loads, said.splitlines())]
+
+
+def texts(parts: list[dict[str, Any]]) -> list[str]:
+    return [part["text"] for part in parts if part["type"] == "text"]
 
 
 def test_ai_sdk(demo: str) -> None:
@@ -41,6 +78,62 @@ def test_ai_sdk(demo: str) -> None:
     assert all("21" in text for texts in answers.values() for text in texts), answers
 
 
+def test_openai_agents(demo: str) -> None:
+    packages = ("@openai/agents@0.20.0", "openai@7.59.0", "zod@4.6.7")
+    folder = installed(npm_folder, "openai-agents-js", *packages)
+    answers = run_script(shutil.which("node") or "node", SCRIPTS / "openai_agents.mjs", demo, cwd=folder)
+    assert set(answers) == {"responses", "chat"}
+    for answer in answers.values():
+        assert answer["calls"] == ["Paris", "Paris"], "one in each of two runs"
+        assert answer["whole"] == answer["streamed"] == "Paris: temperature 21, sky clear"
+        assert answer["items"] == [
+            *("reasoning_item", "tool_call_item", "tool_call_output_item"),
+            *("reasoning_item", "message_output_item"),
+        ]
+        assert answer["typed"] == {"answer": 512}
+
+
+def test_opencode(demo: str, tmp_path: Path) -> None:
+    """A sum, and a tool loop over MCP."""
+
+    def ask(question: str) -> list[dict[str, Any]]:
+        question_to = ("--agent", "weather", question)
+        return opencode(*question_to, url=demo, model="rose-demo", cwd=tmp_path, **WEATHER_AGENT)
+
+    assert texts(ask("What is 127 + 385?")) == ["127 + 385 = 512"]
+    parts = ask("What is the weather in Paris?")
+    [used] = [part for part in parts if part["type"] == "tool"]
+    assert (used["tool"], used["state"]["status"]) == ("get_weather", "completed")
+    assert used["state"]["input"] == {"city": "Paris"}
+    assert texts(parts) == ["Paris: temperature 21, sky clear"]
+
+
+def test_opencodes_own_tools(tmp_path: Path) -> None:
+    """Its own prompt and all its tools. The engine plays a script, for the bundled model knows no shell."""
+    tokenizer = Tokenizer(tiny_tokenizer())
+
+    def script(request: AddRequest) -> list[Step]:
+        prompt = tokenizer.decode(request.prompt_token_ids)
+        needs_call = "namespace functions" in prompt and "functions.bash to=assistant" not in prompt
+        reply = (
+            call("bash", command="echo out-of-the-shell", description="Prints")
+            if needs_call
+            else THINK + "<|start|>assistant" + FINAL
+        )
+        return by_token(tokenizer.encode_with_special(reply))
+
+    engine = FakeEngine(script, max_model_len=200_000)
+    with live_server(engine, tokenizer, api_keys=(KEY,)) as server:
+        parts = opencode("Run it.", url=server.url, model="rose-test", cwd=tmp_path)
+    assert "out-of-the-shell" in next(part for part in parts if part["type"] == "tool")["state"]["output"]
+    assert texts(parts) == ["It printed what it should."]
+    prompts = [tokenizer.decode(request.prompt_token_ids, keep_special=True) for request in engine.submitted]
+    before, after = (prompt for prompt in prompts if "namespace functions" in prompt)  # not the one for a title
+    assert THINK in after, "the reasoning came back with its call"
+    assert "out-of-the-shell\n<|end|>" in after, "the command ran, and its output came back"
+    assert after.startswith(before), "so that the prefix cache has all that came before"
+
+
 def test_codex(tmp_path: Path) -> None:
     """A tool loop and a resumed session. The engine plays a script, for the bundled model knows no shell."""
     codex = installed(npm_folder, "codex", "@openai/codex@0.171.0") / "node_modules" / ".bin" / "codex"
@@ -48,7 +141,8 @@ def test_codex(tmp_path: Path) -> None:
 
     def script(request: AddRequest) -> list[Step]:
         has_result = "functions.exec_command to=assistant" in tokenizer.decode(request.prompt_token_ids)
-        return by_token(tokenizer.encode_with_special(FINAL if has_result else CALL))
+        reply = FINAL if has_result else call("exec_command", cmd="echo out-of-the-shell")
+        return by_token(tokenizer.encode_with_special(reply))
 
     engine = FakeEngine(script, max_model_len=200_000)
     with live_server(engine, tokenizer, api_keys=(KEY,)) as server:
@@ -62,7 +156,7 @@ def test_codex(tmp_path: Path) -> None:
     before, after, resumed = (
         tokenizer.decode(request.prompt_token_ids, keep_special=True) for request in engine.submitted
     )
-    assert "<|channel|>analysis<|message|>Let me run it.<|end|>" in after, "the reasoning came back with its call"
+    assert THINK in after, "the reasoning came back with its call"
     assert "out-of-the-shell\n<|end|>" in after, "the command ran, and its output came back"
     assert after.startswith(before), "so that the prefix cache has all that came before"
     assert "And again." in resumed

@@ -1,13 +1,20 @@
 """Clients from PyPI."""
 
+import subprocess
 from pathlib import Path
 
+import httpx
 import pytest
 
+from rose.chat.tokenizer import Tokenizer
+from rose.engine.messages import AddRequest
+from tests.chat.tokenizers_for_tests import tiny_tokenizer
 from tests.clients.conftest import KEY, SCRIPTS, installed, run, run_script
 from tests.clients.environments import python_environment
+from tests.fakes import FakeEngine, Step, by_token
+from tests.server.live import live_server
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1500)
 
 
 def test_openai_agents(demo: str, tmp_path: Path) -> None:
@@ -24,17 +31,6 @@ def test_langchain(demo: str, tmp_path: Path) -> None:
         assert "512" in text
         assert streamed == text
         assert "21" in after_tool
-
-
-def test_anthropic(demo: str, tmp_path: Path) -> None:
-    bin_folder = installed(python_environment, "anthropic", "anthropic==2.14.0")
-    answer = run_script(bin_folder / "python", SCRIPTS / "anthropic_sdk.py", demo, cwd=tmp_path)
-    assert "512" in answer["text"]
-    assert answer["call"] == {"city": "Paris"}
-    assert "21" in answer["final"]
-    assert answer["kinds"][-1] == "text"
-    assert answer["count"] > 0
-    assert answer["not_found"] == "not_found_error"
 
 
 def test_instructor(demo: str, tmp_path: Path) -> None:
@@ -60,3 +56,64 @@ def test_llm(demo: str, tmp_path: Path) -> None:
     tool = 'def get_weather(city: str) -> str:\n    "The weather in a city."\n    return "temperature 21, sky clear"'
     assert "21" in ask("--functions", tool, "What is the weather in Paris?")
     assert "512" in ask("--schema", "answer int", "What is 127 + 385?")
+
+
+def test_litellm(demo: str, tmp_path: Path) -> None:
+    bin_folder = installed(python_environment, "litellm", "litellm==1.110.2")
+    answers = run_script(bin_folder / "python", SCRIPTS / "litellm_sdk.py", demo, cwd=tmp_path)
+    for provider in ("openai", "hosted_vllm"):
+        answer = answers[provider]
+        assert answer["text"] == answer["streamed"] == "127 + 385 = 512"
+        assert "512" in answer["reasoning"]
+        assert answer["usage"] > 0
+        assert answer["call"] == ["get_weather", {"city": "Paris"}]
+        assert "21" in answer["final"]
+    assert answers["responses"] == ["127 + 385 = 512"]
+    assert answers["responses_streamed"] == "127 + 385 = 512"
+    body = {"prompt": "127 + 385 =", "max_tokens": 4, "temperature": 0}
+    direct = httpx.post(f"{demo}/v1/completions", json=body, headers={"authorization": f"Bearer {KEY}"}).json()
+    assert answers["completion"] == [direct["choices"][0]["text"], 4]
+
+
+AIDER = (
+    *("--model", "openai/rose-test", "--no-check-update", "--no-show-model-warnings", "--no-show-release-notes"),
+    *("--analytics-disable", "--yes-always", "--no-auto-commits", "--no-gitignore", "--no-pretty", "--map-tokens", "0"),
+)
+
+
+def aider(*arguments: str, url: str, cwd: Path) -> str:
+    """What aider prints."""
+    bin_folder = installed(python_environment, "aider", "aider-chat==0.86.2")
+    env = {"OPENAI_API_BASE": f"{url}/v1", "OPENAI_API_KEY": KEY, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    return run([bin_folder / "aider", *AIDER, *arguments], cwd=cwd, **env)
+
+
+def test_aider_asks(demo: str, tmp_path: Path) -> None:
+    """The bundled model understands aider's shortest prompt."""
+    question = ("--model", "openai/rose-demo", "--chat-mode", "ask", "--no-git", "--message", "What is 127 + 385?")
+    thinking, _, answer = aider(*question, url=demo, cwd=tmp_path).partition("ANSWER")
+    assert "THINKING" in thinking
+    assert "2+8+1=11" in thinking
+    assert "127 + 385 = 512" in answer
+
+
+def test_aider_edits(tmp_path: Path) -> None:
+    """A file written anew. The engine plays a script, for the bundled model cannot program."""
+    tokenizer = Tokenizer(tiny_tokenizer())
+    file = tmp_path / "greet.py"
+    file.write_text("print('hello')\n")
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    reply = (
+        "<|channel|>analysis<|message|>Make it casual.<|end|><|start|>assistant"
+        "<|channel|>final<|message|>greet.py\n```\nprint('hey')\n```\n<|return|>"
+    )
+
+    def script(_: AddRequest) -> list[Step]:
+        return by_token(tokenizer.encode_with_special(reply))
+
+    engine = FakeEngine(script, max_model_len=200_000)
+    with live_server(engine, tokenizer, api_keys=(KEY,)) as server:
+        said = aider("--message", "Be more casual.", "greet.py", url=server.url, cwd=tmp_path)
+    assert "Make it casual." in said, "the reasoning is shown"
+    assert file.read_text() == "print('hey')\n"
+    assert "print('hello')" in tokenizer.decode(engine.submitted[0].prompt_token_ids)
