@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from rose.errors import CheckpointError
+from rose.weights.finite import FiniteCheck
 from rose.weights.safetensors_header import TORCH_DTYPES, TensorInfo
 from rose.weights.source import LoadTimes, Slice
 
@@ -49,7 +50,8 @@ class ParallelReader:
         sizes = [sum(_aligned(self._num_bytes(part)) for part in batch) for batch in batches]
         count = min(_NUM_BUFFERS, len(batches))
         free = deque(_Buffer(max(sizes, default=0), self._device) for _ in range(count))
-        reading: deque[tuple[_Buffer, list[Tensor], list[Future[None]]]] = deque()
+        reading: deque[tuple[Sequence[Slice], _Buffer, list[Tensor], list[Future[None]]]] = deque()
+        check = FiniteCheck(self._tensors, at_once=self._device.type == "cpu")
         upcoming = iter(batches)
         while True:
             while free:
@@ -58,10 +60,10 @@ class ParallelReader:
                     break
                 buffer = free.popleft()
                 buffer.wait()
-                reading.append((buffer, *self._start(batch, buffer)))
+                reading.append((batch, buffer, *self._start(batch, buffer)))
             if not reading:
-                return
-            buffer, tensors, futures = reading.popleft()
+                break
+            batch, buffer, tensors, futures = reading.popleft()
             start = time.perf_counter()
             for future in futures:
                 future.result()
@@ -69,9 +71,18 @@ class ParallelReader:
             on_device = [tensor.to(self._device, non_blocking=True) for tensor in tensors]
             self._times.read_s += read - start
             self._times.copy_s += time.perf_counter() - read
+            for part, tensor in zip(batch, on_device, strict=True):
+                check.look_at(part, tensor)
             yield on_device
             buffer.used()
             free.append(buffer)
+        for part in check.bad_slices():
+            self._find_position(part)
+
+    def _find_position(self, part: Slice) -> None:
+        """Read a slice once more, on the CPU, where it is looked at more closely. Raises CheckpointError."""
+        with ParallelReader(self._tensors, torch.device("cpu"), LoadTimes()) as again:
+            list(again.stream([[part]]))
 
     def _num_bytes(self, part: Slice) -> int:
         info = self._tensors[part.name]

@@ -132,6 +132,62 @@ def test_nan_scale(folder, experts):
         load(folder, experts=experts)
 
 
+@pytest.mark.parametrize("layout", ["hugging_face", "hugging_face_floats", "original"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_every_float_is_looked_at(layout, value, tmp_path):
+    """Wherever a weight or bias is spoiled, in its last element, file and tensor are named."""
+    folder = write_checkpoint(tmp_path, TinyShape(num_layers=1), layout=layout)
+    path = folder / "model.safetensors"
+    sound = path.read_bytes()
+    names = [name for name, tensor in load_file(path).items() if tensor.is_floating_point()]
+    assert len(names) > 12
+    for name in names:
+
+        def spoil(tensors, name=name):
+            tensors[name].view(-1)[-1] = value
+
+        change(folder, spoil)
+        last = [size - 1 for size in load_file(path)[name].shape]
+        assert_refused(folder, f"{path}: {name} holds {value}", f"at {last}")
+        path.write_bytes(sound)
+
+
+def test_nan_in_a_slice_of_a_tensor(folder, monkeypatch):
+    """Tensors are read in slices; the position is that in the tensor."""
+    monkeypatch.setattr(loader, "JOB_BYTES", 1024)
+
+    def spoil(tensors):
+        tensors["lm_head.weight"][7, 41] = float("nan")
+
+    change(folder, spoil)
+    assert_refused(folder, "lm_head.weight holds nan", "at [7, 41]")
+
+
+def test_a_sum_may_overflow(folder):
+    """Large numbers are no reason to refuse a checkpoint."""
+    change(folder, lambda tensors: tensors.update({"model.norm.weight": torch.full((64,), 3e38)}))
+    assert load(folder).norm.weight.isfinite().all()
+
+
+@pytest.mark.parametrize("form", ["fp8", "fp8-block"])
+@pytest.mark.parametrize("suffix", ["gate_up.weight", "down.{}_scales", "out.weight", "unembedding.{}_scales"])
+def test_nan_in_fp8(form, suffix, tmp_path):
+    convert(Checkpoint(write_checkpoint(tmp_path / "source", SHAPE)), tmp_path / "out", experts=form, dense=form)
+    path = tmp_path / "out" / "model.safetensors"
+    suffix = suffix.format({"fp8": "row", "fp8-block": "block"}[form])
+    (tmp_path / "out" / "manifest.json").unlink()  # its account of the file no longer holds
+    name = next(name for name in load_file(path) if name.endswith(suffix))
+
+    def spoil(tensors):
+        flat = tensors[name].view(-1)
+        flat.view(torch.uint8)[0] = 0xFF
+        if flat.dtype == torch.float32:
+            flat[0] = float("nan")
+
+    change(tmp_path / "out", spoil)
+    assert_refused(tmp_path / "out", str(path), name)
+
+
 def test_problems_are_found_before_any_weight_is_read(folder, monkeypatch):
     monkeypatch.setattr(Checkpoint, "stream", lambda self, *args: pytest.fail("read"))
     change(folder, lambda tensors: tensors.pop("lm_head.weight"))
