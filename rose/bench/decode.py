@@ -82,7 +82,8 @@ class DecodePoint:
 
     def observe_routing(self) -> RoutingReport | None:
         """The routing of a few more steps."""
-        with observe_routing(self._rig.worker.model) as routing:
+        worker = self._rig.worker
+        with worker.without_graphs(), observe_routing(worker.model) as routing:
             for _ in range(_ROUTING_STEPS):
                 self.step()
         return routing.report()

@@ -115,13 +115,15 @@ def _with_profile(session: Session, result: Result, step: Any, num_steps: int, w
     size = result.point.get("length", result.point.get("context"))
     name = f"{result.kind}-{result.configuration.model_name}-{size}-{result.point['batch']}.trace.json"
     trace = folder / name
-    profile = profile_steps(
-        step,
-        session.rig.worker.model,
-        session.rig.device,
-        num_steps=num_steps,
-        trace=trace,
-        work=work,
-        rates=session.rates,
-    )
+    worker = session.rig.worker
+    with worker.without_graphs():  # whose kernels belong to no layer
+        profile = profile_steps(
+            step,
+            worker.model,
+            session.rig.device,
+            num_steps=num_steps,
+            trace=trace,
+            work=work,
+            rates=session.rates,
+        )
     return Measured(result, profile, trace)

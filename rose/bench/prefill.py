@@ -36,7 +36,8 @@ class PrefillPoint:
 
     def observe_routing(self) -> RoutingReport | None:
         """The routing of one more run."""
-        with observe_routing(self._rig.worker.model) as routing:
+        worker = self._rig.worker
+        with worker.without_graphs(), observe_routing(worker.model) as routing:
             self.run()
         return routing.report()
 

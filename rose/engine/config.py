@@ -14,6 +14,7 @@ DEVICES = ("auto", "cpu", "cuda")
 DENSE_FORMATS = ("auto", "bf16", "fp8", "fp8-block")
 EXPERT_FORMATS = (*DENSE_FORMATS, "mxfp4")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+CUDA_GRAPHS = ("auto", "on", "off")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +29,8 @@ class EngineConfig:
     block_size: tokens in one KV block. 0 is 16 on a CPU and 128 on a GPU, where a block is a kernel's tile.
     gpu_memory_utilization: share of a GPU's memory for weights, activations and KV cache together. kv_cache_bytes or
     num_blocks: the KV cache's size, instead of what the memory suggests.
+    cuda_graphs: `on` launches decode steps and short prompts as graphs, captured when the engine starts; `auto` does so
+    on a GPU if all of the model's kernels can be captured.
     seed: of the random numbers that requests without a seed of their own are given; None draws one.
     num_threads: CPU threads that compute, of the whole process, when the device is a CPU; None leaves it to
     `OMP_NUM_THREADS` where that is set, and else takes one for a small model and torch's own choice for others.
@@ -50,6 +53,7 @@ class EngineConfig:
     num_blocks: int | None = None
     enable_prefix_caching: bool = True
     tensor_parallel_size: int = 1
+    cuda_graphs: str = "auto"
     seed: int | None = None
     num_threads: int | None = None
     load_format: str = "auto"
@@ -80,6 +84,8 @@ class EngineConfig:
             raise ConfigError(f"experts must be one of {', '.join(EXPERT_FORMATS)}, not {self.experts!r}")
         if self.dense not in DENSE_FORMATS:
             raise ConfigError(f"dense must be one of {', '.join(DENSE_FORMATS)}, not {self.dense!r}")
+        if self.cuda_graphs not in CUDA_GRAPHS:
+            raise ConfigError(f"cuda_graphs must be one of {', '.join(CUDA_GRAPHS)}, not {self.cuda_graphs!r}")
         if self.tensor_parallel_size != 1:
             raise ConfigError(f"tensor_parallel_size must be 1 for now, not {self.tensor_parallel_size}")
 
@@ -102,16 +108,30 @@ class EngineConfig:
             )
 
     def for_device(self, device_type: str) -> "EngineConfig":
-        """The configuration with what depends on the kind of device, `cpu` or `cuda`, chosen where it was left open."""
+        """The configuration with what depends on the kind of device, `cpu` or `cuda`, chosen where it was left open.
+
+        Raises `ConfigError` for what this kind of device cannot do.
+        """
         is_cpu = device_type == "cpu"
+        if is_cpu and self.cuda_graphs == "on":
+            raise ConfigError("cuda_graphs on needs a GPU, and the device is a CPU")
         return dataclasses.replace(
             self,
             block_size=self.block_size or (16 if is_cpu else 128),
             max_num_batched_tokens=self.max_num_batched_tokens or max(4096 if is_cpu else 16384, self.max_num_seqs),
+            cuda_graphs="off" if is_cpu else self.cuda_graphs,
         )
 
     def resolved(
-        self, *, device: str, dtype: str, max_model_len: int, num_blocks: int, seed: int, num_threads: int
+        self,
+        *,
+        device: str,
+        dtype: str,
+        max_model_len: int,
+        num_blocks: int,
+        seed: int,
+        num_threads: int,
+        cuda_graphs: str,
     ) -> "EngineConfig":
         """The configuration with every choice made."""
         return dataclasses.replace(
@@ -123,6 +143,7 @@ class EngineConfig:
             kv_cache_bytes=None,
             seed=seed,
             num_threads=num_threads,
+            cuda_graphs=cuda_graphs,
         )
 
     def to_json(self) -> str:

@@ -82,11 +82,12 @@ def test_decode_attends_to_the_whole_context(session, monkeypatch):
     assert seen == []  # the context was not computed
     point.step()
     [batch] = seen
-    assert batch.query_lens == (1, 1)
-    assert all(length > 100 for length in batch.kv_lens)
+    assert batch.max_query_len == 1
+    assert all(length > 100 for length in batch.seq_lens.tolist())
     keys = batch.layers[1].key[batch.layers[1].block_table[0, :6].long()]
     assert keys.std() == pytest.approx(1.0, rel=0.05)
-    shared = set(batch.layers[1].block_table[0].tolist()) & set(batch.layers[1].block_table[1].tolist())
+    used = batch.layers[1].block_table[:, :7].tolist()
+    shared = set(used[0]) & set(used[1])
     assert not shared  # each request reads memory of its own
 
 

@@ -138,7 +138,7 @@ def test_the_largest_step_can_be_tried(max_num_seqs: int, max_num_batched_tokens
         model="m", device="cpu", max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
     )
     worker = Worker(config, FakeModel())
-    assert worker._try_largest_step(config) > 0
+    assert worker._try_step(config, config.max_num_batched_tokens) > 0
 
 
 def test_what_the_device_decides_is_left_open_until_it_is_known() -> None:

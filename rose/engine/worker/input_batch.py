@@ -1,18 +1,18 @@
 """The workers' copy of each running request, and the `ForwardBatch` of one step made from it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
+from rose.engine.kv_cache.block_pool import NULL_BLOCK
 from rose.engine.scheduler_output import NewRequest, ScheduledRequest, SchedulerOutput
+from rose.engine.worker.batch_shape import BatchShape
+from rose.engine.worker.input_buffers import HostInputs, InputBuffers, Int64s, StepInputs
 from rose.engine.worker.kv_tensors import KVTensors
 from rose.engine.worker.sampler import SamplingRow
-from rose.layers.forward_batch import ForwardBatch
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -23,26 +23,38 @@ class _Held:
     num_blocks: int
 
 
-@dataclass(frozen=True, slots=True)
-class StepInputs:
-    """One step's batch; which of its requests sample, by key; and the row of hidden states each samples from."""
-
-    batch: ForwardBatch
-    sampling_keys: list[int]
-    sampling_rows: Tensor  # [num_sampling] int64
-
-
 class InputBatch:
-    """Token ids and block tables of up to `max_num_seqs` requests, one row each, on the host."""
+    """Token ids and block tables of up to `max_num_seqs` requests, one row each, on the host.
 
-    def __init__(self, kv: KVTensors, *, max_num_seqs: int, max_model_len: int, device: torch.device) -> None:
-        self._kv = kv
-        self._device = device
-        max_num_blocks = kv.spec.blocks_for(max_model_len)
+    A step may be larger than its requests. The rest of it is padding: tokens of requests that nobody made, which see
+    themselves alone and live in the null block.
+    """
+
+    def __init__(
+        self,
+        kv: KVTensors,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        max_model_len: int,
+        device: torch.device,
+    ) -> None:
+        """max_num_batched_tokens: of a step, its padding included, for which there is one request more."""
+        spec = kv.spec
+        self._block_size = spec.block_size
         self._token_ids = np.zeros((max_num_seqs, max_model_len), dtype=np.int64)
-        self._block_tables = [np.zeros((max_num_seqs, max_num_blocks), dtype=np.int32) for _ in kv.spec.groups]
+        self._block_tables = [
+            np.zeros((max_num_seqs, spec.blocks_for(max_model_len)), dtype=np.int32) for _ in spec.groups
+        ]
         self._held: dict[int, _Held] = {}
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
+        self.buffers = InputBuffers(
+            kv,
+            max_num_tokens=max_num_batched_tokens,
+            max_num_requests=max_num_seqs + 1,
+            max_num_blocks=spec.blocks_for(max_model_len),
+            device=device,
+        )
 
     def apply(self, output: SchedulerOutput) -> None:
         """Bring the copy up to date with the scheduler."""
@@ -54,35 +66,72 @@ class InputBatch:
             if any(scheduled.new_blocks):
                 self._append_blocks(scheduled)
 
-    def build(self, scheduled: list[ScheduledRequest]) -> StepInputs:
-        """The batch of a step, on the device. The order of its requests is that of `scheduled`."""
-        rows = np.array([self._held[s.key].row for s in scheduled])
-        starts = np.array([s.num_computed_tokens for s in scheduled])
-        counts = np.array([s.num_tokens for s in scheduled])
+    def shape(self, scheduled: Sequence[ScheduledRequest]) -> BatchShape:
+        """A step's own shape, without padding."""
+        counts = [s.num_tokens for s in scheduled]
+        longest = max(s.num_computed_tokens + s.num_tokens for s in scheduled)
+        return BatchShape(sum(counts), len(counts), max(counts), longest)
+
+    def sampling_keys(self, scheduled: Sequence[ScheduledRequest]) -> list[int]:
+        """Keys of the requests that reach the end of their tokens, in the order of `scheduled`."""
+        return [s.key for s in scheduled if self._samples(s)]
+
+    def fill(self, inputs: StepInputs, scheduled: Sequence[ScheduledRequest]) -> None:
+        """Write a step's inputs and send them to the device. The order of its requests is that of `scheduled`.
+
+        What does not fill the shape of `inputs` is padded. The first sampling rows are those of `sampling_keys`.
+        """
+        self.buffers.wait()
+        num_tokens, num_requests = self._fill_requests(inputs.host, scheduled)
+        self._fill_padding(inputs.host, num_tokens, num_requests, is_decode=inputs.batch.max_query_len == 1)
+        self.buffers.send(inputs)
+
+    def _fill_requests(self, host: HostInputs, scheduled: Sequence[ScheduledRequest]) -> tuple[int, int]:
+        """The numbers of tokens and requests that were written."""
+        num_requests = len(scheduled)
+        rows = np.array([self._held[s.key].row for s in scheduled], dtype=np.int64)
+        starts = np.array([s.num_computed_tokens for s in scheduled], dtype=np.int64)
+        counts = np.array([s.num_tokens for s in scheduled], dtype=np.int64)
         ends = starts + counts
-        cu_seqlens = np.zeros(len(scheduled) + 1, dtype=np.int32)
+        cu_seqlens = host.cu_seqlens_q[: num_requests + 1]
+        cu_seqlens[0] = 0
         np.cumsum(counts, out=cu_seqlens[1:])
-        token_rows = np.repeat(rows, counts)
-        positions: Ints = np.arange(cu_seqlens[-1]) + np.repeat(starts - cu_seqlens[:-1], counts)
-        num_blocks = self._kv.spec.blocks_for(int(ends.max()))
-        samples = [self._held[s.key].num_tokens <= end for s, end in zip(scheduled, ends, strict=True)]
-        batch = ForwardBatch(
-            token_ids=self._to_device(self._token_ids[token_rows, positions]),
-            positions=self._to_device(positions),
-            cu_seqlens_q=self._to_device(cu_seqlens),
-            seq_lens=self._to_device(ends.astype(np.int32)),
-            max_query_len=int(counts.max()),
-            max_kv_len=int(ends.max()),
-            layers=self._kv.layers(
-                [self._to_device(table[rows, :num_blocks]) for table in self._block_tables],
-                [self._to_device(self._slots(table, token_rows, positions)) for table in self._block_tables],
-            ),
-        )
-        return StepInputs(
-            batch=batch,
-            sampling_keys=[s.key for s, sample in zip(scheduled, samples, strict=True) if sample],
-            sampling_rows=self._to_device(cu_seqlens[1:][samples].astype(np.int64) - 1),
-        )
+        num_tokens = int(cu_seqlens[-1])
+        host.seq_lens[:num_requests] = ends
+        if num_tokens == num_requests:  # one each
+            token_rows, positions = rows, starts
+        else:
+            token_rows = np.repeat(rows, counts)
+            positions = np.arange(num_tokens) + np.repeat(starts - cu_seqlens[:-1], counts)
+        host.positions[:num_tokens] = positions
+        host.token_ids[:num_tokens] = self._token_ids[token_rows, positions]
+        num_blocks = -(-int(ends.max(initial=0)) // self._block_size)
+        for table, slots, block_table in zip(self._block_tables, host.slot_mappings, host.block_tables, strict=True):
+            slots[:num_tokens] = self._slots(table, token_rows, positions)
+            block_table[:num_requests, :num_blocks] = table[rows, :num_blocks]
+        sampling_rows = [int(end) - 1 for s, end in zip(scheduled, cu_seqlens[1:], strict=True) if self._samples(s)]
+        host.sampling_rows[: len(sampling_rows)] = sampling_rows
+        host.sampling_rows[len(sampling_rows) :] = 0
+        return num_tokens, num_requests
+
+    def _fill_padding(self, host: HostInputs, num_tokens: int, num_requests: int, *, is_decode: bool) -> None:
+        """Padding of decode steps is requests of one token each, of others one request with all of it."""
+        missing = len(host.token_ids) - num_tokens
+        host.token_ids[num_tokens:] = 0
+        host.positions[num_tokens:] = np.zeros(missing) if is_decode else np.arange(missing)
+        lengths = np.zeros(len(host.seq_lens) - num_requests, dtype=np.int32)
+        if is_decode:
+            lengths[:] = 1
+        elif missing:
+            lengths[0] = missing
+        host.seq_lens[num_requests:] = lengths
+        host.cu_seqlens_q[num_requests + 1 :] = num_tokens + np.cumsum(lengths)
+        for slots, block_table in zip(host.slot_mappings, host.block_tables, strict=True):
+            slots[num_tokens:] = NULL_BLOCK * self._block_size + np.arange(missing) % self._block_size
+            block_table[num_requests:] = NULL_BLOCK
+
+    def _samples(self, scheduled: ScheduledRequest) -> bool:
+        return self._held[scheduled.key].num_tokens <= scheduled.num_computed_tokens + scheduled.num_tokens
 
     def sampling_row(self, key: int) -> SamplingRow:
         """What the sampler must know of a request."""
@@ -117,9 +166,6 @@ class InputBatch:
             table[held.row, held.num_blocks : end] = blocks
         held.num_blocks = end
 
-    def _slots(self, table: npt.NDArray[np.int32], rows: Ints, positions: Ints) -> Ints:
-        size = self._kv.spec.block_size
+    def _slots(self, table: npt.NDArray[np.int32], rows: Int64s, positions: Int64s) -> Int64s:
+        size = self._block_size
         return table[rows, positions // size].astype(np.int64) * size + positions % size
-
-    def _to_device(self, values: npt.NDArray[np.int32] | Ints) -> Tensor:
-        return torch.from_numpy(values).to(self._device, non_blocking=True)

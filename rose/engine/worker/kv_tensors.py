@@ -25,23 +25,19 @@ class KVTensors:
         self.spec = spec
         shape = (2, num_blocks, spec.block_size, spec.num_kv_heads, spec.head_dim)
         self.tensors = [_zeros(shape, device, dtype) for _ in range(spec.num_tensors)]
-        # layer -> (its group, its tensor)
-        self._place = {
-            layer: (index, tensor)
+        places = {
+            layer: (index, self.tensors[tensor])
             for index, group in enumerate(spec.groups)
             for tensor, layer in enumerate(group.layers)
         }
+        # By layer: its group, keys and values. Taken apart once, since every step asks for them.
+        self._layers = [(group, tensor[0], tensor[1]) for _, (group, tensor) in sorted(places.items())]
 
     def layers(self, block_tables: list[Tensor], slot_mappings: list[Tensor]) -> tuple[LayerKV, ...]:
         """Each layer's cache with its group's block table and slots, both given by group."""
         return tuple(
-            LayerKV(
-                key=self.tensors[tensor][0],
-                value=self.tensors[tensor][1],
-                block_table=block_tables[group],
-                slot_mapping=slot_mappings[group],
-            )
-            for _, (group, tensor) in sorted(self._place.items())
+            LayerKV(key=key, value=value, block_table=block_tables[group], slot_mapping=slot_mappings[group])
+            for group, key, value in self._layers
         )
 
 

@@ -1,11 +1,14 @@
 """One step on the device: inputs, forward pass, sampling."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import msgspec
 import torch
+from torch import Tensor
 
-from rose.engine.scheduler_output import SampledTokens, SchedulerOutput
+from rose.engine.scheduler_output import SampledTokens, ScheduledRequest, SchedulerOutput
+from rose.engine.worker.cuda_graph import ForwardGraphs
 from rose.engine.worker.grammar import NO_MASKS, Grammars, Progress
 from rose.engine.worker.input_batch import InputBatch
 from rose.engine.worker.sampler import Sampled, sample
@@ -15,10 +18,18 @@ from rose.models.base import CausalLM
 class ModelRunner:
     """Runs the model over what the scheduler chose."""
 
-    def __init__(self, model: CausalLM, inputs: InputBatch, grammars: Grammars | None = None) -> None:
+    def __init__(
+        self,
+        model: CausalLM,
+        inputs: InputBatch,
+        grammars: Grammars | None = None,
+        graphs: ForwardGraphs | None = None,
+    ) -> None:
+        """graphs: of the model, with the same inputs; without them every step is launched kernel by kernel."""
         self._model = model
         self._inputs = inputs
         self._grammars = grammars
+        self._graphs = graphs
 
     @torch.inference_mode()
     def execute(self, output: SchedulerOutput) -> list[SampledTokens]:
@@ -26,15 +37,37 @@ class ModelRunner:
         self._inputs.apply(output)
         if self._grammars is not None:
             self._grammars.apply(output)
-        step = self._inputs.build(output.scheduled)
-        pending = None if self._grammars is None else self._grammars.begin_masks(step.sampling_keys)
-        hidden = self._model.forward(step.batch)  # [num_tokens, hidden_size]
-        if not step.sampling_keys:
+        keys = self._inputs.sampling_keys(output.scheduled)
+        pending = None if self._grammars is None else self._grammars.begin_masks(keys)
+        logits = self._forward(output.scheduled, len(keys))
+        if logits is None:
             return []
-        logits = self._model.compute_logits(hidden[step.sampling_rows])  # [num_sampling, vocab_size] f32
+        rows = [self._inputs.sampling_row(key) for key in keys]
         masks = NO_MASKS if pending is None else pending.result()
-        sampled = sample(logits, [self._inputs.sampling_row(key) for key in step.sampling_keys], masks.mask)
-        return self._take(step.sampling_keys, sampled, masks.failures)
+        return self._take(keys, sample(logits, rows, masks.mask), masks.failures)
+
+    @contextmanager
+    def without_graphs(self) -> Iterator[None]:
+        """While the block runs, every step calls the model's layers and has no padding."""
+        graphs, self._graphs = self._graphs, None
+        try:
+            yield
+        finally:
+            self._graphs = graphs
+
+    def _forward(self, scheduled: Sequence[ScheduledRequest], num_sampling: int) -> Tensor | None:
+        """The logits of the requests that sample, [num_sampling, vocab_size] float32; None if there are none."""
+        shape = self._inputs.shape(scheduled)
+        padded = None if self._graphs is None else self._graphs.choose(shape)
+        if self._graphs is not None and padded is not None:
+            inputs = self._graphs.inputs(padded)
+            self._inputs.fill(inputs, scheduled)
+            logits = self._graphs.run(padded, inputs)
+            return logits[:num_sampling] if num_sampling else None
+        inputs = self._inputs.buffers.inputs(shape)
+        self._inputs.fill(inputs, scheduled)
+        hidden = self._model.forward(inputs.batch)  # [num_tokens, hidden_size]
+        return self._model.compute_logits(hidden[inputs.sampling_rows[:num_sampling]]) if num_sampling else None
 
     def _take(self, keys: list[int], sampled: list[Sampled], refused: Mapping[int, str]) -> list[SampledTokens]:
         """The results of a step, when the grammars have heard of them. refused: as `Masks.failures`."""

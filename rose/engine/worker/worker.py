@@ -4,7 +4,8 @@ import importlib
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -16,6 +17,8 @@ from rose.engine.kv_cache.spec import KVCacheSpec
 from rose.engine.messages import EngineReady
 from rose.engine.sampling_params import SamplingParams
 from rose.engine.scheduler_output import NewRequest, SampledTokens, ScheduledRequest, SchedulerOutput
+from rose.engine.worker.batch_shape import GraphShapes
+from rose.engine.worker.cuda_graph import CudaRecorder, ForwardGraphs, WaitsForDevice, forbid_waiting
 from rose.engine.worker.grammar import Grammars
 from rose.engine.worker.grammar_tokenizer import TokenizerFile
 from rose.engine.worker.input_batch import InputBatch
@@ -58,15 +61,6 @@ class Worker:
         plan = self._plan(config)
         if model.device.type == "cpu":
             torch.set_num_threads(_choose_num_threads(config.num_threads, model.num_parameters))
-        self.config = config.resolved(
-            device=str(model.device),
-            dtype=_name(model.dtype),
-            max_model_len=plan.max_model_len,
-            num_blocks=plan.num_blocks,
-            seed=random.SystemRandom().getrandbits(63) if config.seed is None else config.seed,
-            num_threads=torch.get_num_threads(),
-        )
-        logger.info("configuration: %s", self.config)
         logger.info(
             "KV cache: %d blocks of %d tokens, %.3f GiB, in %d group(s) of layers",
             plan.num_blocks,
@@ -77,7 +71,19 @@ class Worker:
         self.kv_tensors = KVTensors(self.kv_cache_spec, plan.num_blocks, device=model.device, dtype=model.dtype)
         vocabulary = None if tokenizer_file is None else TokenizerFile(tokenizer_file, model.vocab_size)
         grammars = None if vocabulary is None else Grammars(vocabulary)
-        self._runner = self._make_runner(self.kv_tensors, config.max_num_seqs, plan.max_model_len, grammars)
+        inputs = self._make_inputs(self.kv_tensors, config, config.max_num_seqs, plan.max_model_len)
+        graphs = self._make_graphs(config, inputs, plan.max_model_len)
+        self._runner = ModelRunner(model, inputs, grammars, graphs)
+        self.config = config.resolved(
+            device=str(model.device),
+            dtype=_name(model.dtype),
+            max_model_len=plan.max_model_len,
+            num_blocks=plan.num_blocks,
+            seed=random.SystemRandom().getrandbits(63) if config.seed is None else config.seed,
+            num_threads=torch.get_num_threads(),
+            cuda_graphs="off" if graphs is None else "on",
+        )
+        logger.info("configuration: %s", self.config)
         self.info = EngineReady(
             max_model_len=plan.max_model_len,
             vocab_size=model.vocab_size,
@@ -104,9 +110,20 @@ class Worker:
         """Compute one step; see `Executor`."""
         return self._runner.execute(output)
 
+    @contextmanager
+    def without_graphs(self) -> Iterator[None]:
+        """While the block runs, every step calls the model's layers, for those who watch them, and has no padding."""
+        with self._runner.without_graphs():
+            yield
+
     def _plan(self, config: EngineConfig) -> KVCachePlan:
         given = config.num_blocks is not None or config.kv_cache_bytes is not None
-        activation_bytes = 0 if given else self._measure_activations(config)
+        activation_bytes = 0
+        if not given and self._model.device.type == "cuda":
+            activation_bytes = self._measure_activations(config, config.max_num_batched_tokens)
+            if config.cuda_graphs != "off":  # their memory is apart from that of other steps
+                shapes = _graph_shapes(config, self._model.max_position)
+                activation_bytes += self._measure_activations(config, shapes.max_num_tokens)
         return plan_kv_cache(
             config,
             self.kv_cache_spec,
@@ -115,35 +132,59 @@ class Worker:
             dtype_bytes=self._model.dtype.itemsize,
         )
 
-    def _measure_activations(self, config: EngineConfig) -> int:
-        """The most memory that a step takes on a GPU beside weights and KV cache."""
+    def _measure_activations(self, config: EngineConfig, num_tokens: int) -> int:
+        """The most memory that a step of so many tokens takes on a GPU beside weights and KV cache."""
         device = self._model.device
-        if device.type != "cuda":
-            return 0
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
-        trial_bytes = self._try_largest_step(config)
+        trial_bytes = self._try_step(config, num_tokens)
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before - trial_bytes
 
-    def _try_largest_step(self, config: EngineConfig) -> int:
-        """Run a step of the greatest size on a KV cache of its own, and return the bytes of that cache."""
+    def _try_step(self, config: EngineConfig, num_tokens: int) -> int:
+        """Run a step with as many requests as can be, on a KV cache of its own; returns the bytes of that cache."""
         model, spec = self._model, self.kv_cache_spec
-        num_tokens = min(config.max_num_batched_tokens, model.max_position - 1)
+        num_tokens = min(num_tokens, model.max_position - 1)
         num_blocks = spec.blocks_for(num_tokens)
         kv = KVTensors(spec, 1 + len(spec.groups) * num_blocks, device=model.device, dtype=model.dtype)
         # One long request for the layers; the rest, of one token each, for the logits.
         num_short = min(config.max_num_seqs, num_tokens) - 1
         lengths = [num_tokens - num_short, *[1] * num_short]
-        runner = self._make_runner(kv, len(lengths), num_tokens)
-        runner.execute(_trial_step(lengths, len(spec.groups), num_blocks))
+        inputs = self._make_inputs(kv, config, len(lengths), num_tokens)
+        ModelRunner(model, inputs).execute(_trial_step(lengths, len(spec.groups), num_blocks))
         return sum(tensor.nbytes for tensor in kv.tensors)
 
-    def _make_runner(
-        self, kv: KVTensors, max_num_seqs: int, max_model_len: int, grammars: Grammars | None = None
-    ) -> ModelRunner:
-        inputs = InputBatch(kv, max_num_seqs=max_num_seqs, max_model_len=max_model_len, device=self._model.device)
-        return ModelRunner(self._model, inputs, grammars)
+    def _make_inputs(self, kv: KVTensors, config: EngineConfig, max_num_seqs: int, max_model_len: int) -> InputBatch:
+        return InputBatch(
+            kv,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_model_len=max_model_len,
+            device=self._model.device,
+        )
+
+    def _make_graphs(self, config: EngineConfig, inputs: InputBatch, max_model_len: int) -> ForwardGraphs | None:
+        """Capture the common shapes. Raises `ConfigError` if graphs are asked for and impossible."""
+        if config.cuda_graphs == "off":
+            return None
+        shapes = _graph_shapes(config, max_model_len)
+        graphs = ForwardGraphs(self._model, inputs, shapes, CudaRecorder(self._model.device))
+        begin, before = time.monotonic(), torch.cuda.memory_reserved(self._model.device)
+        try:
+            with forbid_waiting():
+                graphs.capture(shapes.common())
+        except WaitsForDevice as error:
+            if config.cuda_graphs == "on":
+                raise ConfigError(f"cuda_graphs on: {error}") from error
+            logger.warning("no CUDA graphs, every step is launched kernel by kernel: %s", error)
+            return None
+        logger.info(
+            "CUDA graphs: %d in %.2f s, %.3f GiB",
+            len(shapes.common()),
+            time.monotonic() - begin,
+            (torch.cuda.memory_reserved(self._model.device) - before) / 2**30,
+        )
+        return graphs
 
 
 def build_worker(config: EngineConfig, progress: Progress | None = None) -> Worker:
@@ -220,6 +261,14 @@ def _find_tokenizer_file(config: EngineConfig) -> Path | None:
         return None  # only the loader knows the model
     file = resolve_tokenizer(config.model, config.load_format) / "tokenizer.json"
     return file if file.is_file() else None
+
+
+def _graph_shapes(config: EngineConfig, max_model_len: int) -> GraphShapes:
+    return GraphShapes(
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=max_model_len,
+    )
 
 
 def _trial_step(lengths: list[int], num_groups: int, num_blocks: int) -> SchedulerOutput:

@@ -1,0 +1,134 @@
+"""CUDA graphs of whole forward passes: one launch instead of hundreds, which a short step would wait for.
+
+A graph repeats launches with the very arguments they had, so it belongs to one `BatchShape`, reads the step's inputs
+where `InputBuffers` has them, and leaves the logits in memory that all graphs share. What is in between comes from one
+pool, which is as large as the largest graph needs.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from rose.engine.worker.batch_shape import BatchShape, GraphShapes
+from rose.engine.worker.input_batch import InputBatch
+from rose.engine.worker.input_buffers import StepInputs
+from rose.log import get_logger
+from rose.models.base import CausalLM
+
+logger = get_logger(__name__)
+
+
+class Graph(Protocol):
+    """Recorded work."""
+
+    def replay(self) -> None:
+        """Do it again, after what the device has been given so far."""
+        ...
+
+
+Record = Callable[[Callable[[], None]], Graph]
+"""Records what its argument gives the device to do, without doing it."""
+
+
+class CudaRecorder:
+    """`Record` for a GPU. All graphs take their memory from one pool: only one may run at a time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device)
+
+    def __call__(self, work: Callable[[], None]) -> Graph:
+        """Record `work`, which must have been done before, so that its kernels are compiled and loaded."""
+        graph = torch.cuda.CUDAGraph()
+        self._stream.wait_stream(torch.cuda.current_stream())
+        # torch.cuda.graph would collect garbage and give back cached memory, each time.
+        with torch.cuda.stream(self._stream):
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                work()
+            finally:
+                graph.capture_end()
+        return graph
+
+
+class WaitsForDevice(Exception):
+    """A model's forward pass waits for the device, so it cannot be captured."""
+
+
+@contextmanager
+def forbid_waiting() -> Iterator[None]:
+    """Raise `WaitsForDevice` where torch waits for the GPU while the block runs, as some reference kernels make it."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    except RuntimeError as error:
+        if "synchroniz" not in str(error):
+            raise
+        raise WaitsForDevice("some of the model's kernels are reference kernels, which wait for the GPU") from error
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+@dataclass(frozen=True, slots=True)
+class _Captured:
+    inputs: StepInputs
+    graph: Graph
+
+
+class ForwardGraphs:
+    """The graphs of a model, by shape. A shape is captured when it is first needed, or by `capture`."""
+
+    def __init__(self, model: CausalLM, inputs: InputBatch, shapes: GraphShapes, record: Record) -> None:
+        self._model = model
+        self._inputs = inputs
+        self._shapes = shapes
+        self._record = record
+        self._logits = torch.empty(shapes.max_num_requests, model.vocab_size, dtype=torch.float32, device=model.device)
+        self._captured: dict[BatchShape, _Captured] = {}
+
+    def choose(self, step: BatchShape) -> BatchShape | None:
+        """The shape to pad a step to; None if it should run as it is."""
+        return self._shapes.choose(step)
+
+    def inputs(self, shape: BatchShape) -> StepInputs:
+        """Where a step of this shape has its inputs."""
+        captured = self._captured.get(shape)
+        return self._inputs.buffers.inputs(shape) if captured is None else captured.inputs
+
+    def run(self, shape: BatchShape, inputs: StepInputs) -> Tensor:
+        """Compute the step whose inputs were filled in: logits of its sampling rows, [num_requests, vocab_size].
+
+        They hold until the next step.
+        """
+        captured = self._captured.get(shape)
+        if captured is not None:
+            captured.graph.replay()
+        else:
+            self._capture(shape, inputs)
+        return self._logits[: shape.num_requests]
+
+    @torch.inference_mode()
+    def capture(self, shapes: Sequence[BatchShape]) -> None:
+        """Capture these shapes now."""
+        for shape in shapes:
+            inputs = self._inputs.buffers.inputs(shape)
+            self._inputs.fill(inputs, [])
+            self._capture(shape, inputs)
+
+    def _capture(self, shape: BatchShape, inputs: StepInputs) -> None:
+        """Compute the step, then record it."""
+        begin = time.perf_counter()
+
+        def work() -> None:
+            hidden = self._model.forward(inputs.batch)
+            self._logits[: shape.num_requests].copy_(self._model.compute_logits(hidden[inputs.sampling_rows]))
+
+        work()
+        self._captured[shape] = _Captured(inputs, self._record(work))
+        logger.debug("captured a graph of %s in %.3f s", shape, time.perf_counter() - begin)
