@@ -1,10 +1,12 @@
 """The seam every chat format fills: conversations to token ids, sampled token ids to events."""
 
+from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from rose.chat.answer_format import ToolChoice
 from rose.chat.conversation import Conversation
 from rose.chat.events import ChatEvent
+from rose.chat.tokenizer import Tokenizer
 
 Section = Literal["control", "reasoning", "content", "tool_call"]
 
@@ -54,6 +56,18 @@ class ChatFormat(Protocol):
         """
         ...
 
-    def parser(self) -> StreamParser:
-        """A new parser, for the ids sampled after `render`'s prompt."""
+    def parser(self, prompt: Sequence[int] | None = None) -> StreamParser:
+        """A new parser, for the ids sampled after `prompt`, which `render` made; None is any usual one."""
+        ...
+
+
+class FormatType(Protocol):
+    """A class of chat formats, as the registry holds it."""
+
+    def __call__(self, tokenizer: Tokenizer) -> ChatFormat:
+        """The format of a checkpoint. Raises `rose.errors.CheckpointError` if it cannot be of this format."""
+        ...
+
+    def suits(self, tokenizer: Tokenizer) -> bool:
+        """Whether a checkpoint looks like one of this format, going by its tokenizer and its folder's files."""
         ...

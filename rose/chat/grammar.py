@@ -13,10 +13,12 @@ from typing import Any
 from llguidance import LLMatcher, regex_to_lark
 from llguidance.gbnf_to_lark import any_to_lark
 
-from rose.chat.answer_format import AnswerFormat, ChoiceFormat, GrammarFormat, JsonFormat, RegexFormat
+from rose.chat.answer_format import AnswerFormat, ChoiceFormat, GrammarFormat, JsonFormat, RegexFormat, ToolChoice
+from rose.chat.conversation import Conversation, FunctionTool
 from rose.errors import RequestError
 
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+_NO_PARAMETERS = {"type": "object", "additionalProperties": False}
 
 # Between two tokens of JSON: a line break and its indentation, or a blank or two. Without a bound, a model whose mask
 # leaves it nothing it likes writes blanks until it runs out of tokens.
@@ -62,6 +64,40 @@ def json_rule(schema: Mapping[str, Any]) -> str:
         return _checked(f"%json {json.dumps({**schema, **options})}")
     except RecursionError:
         raise GrammarRefused("the schema is nested too deeply") from None
+
+
+def arguments_rule(i: int, tool: FunctionTool) -> str:
+    """The right-hand side of a rule for the arguments of a call to the conversation's tool number `i`.
+
+    Raises `RequestError` if the tool is strict and its parameters cannot be enforced.
+    """
+    schema = _NO_PARAMETERS if tool.parameters is None else tool.parameters
+    try:
+        return json_rule(schema)
+    except GrammarRefused as refused:
+        if not tool.strict:
+            return json_rule(ANY_OBJECT)  # nothing was promised but JSON
+        param = f"tools[{i}]"
+        message = f"{param}: the parameters of the strict function {tool.name!r} cannot be enforced: {refused}"
+        raise RequestError(message, param=param, code="unsupported_grammar") from None
+
+
+def callable_tools(conversation: Conversation, choice: ToolChoice) -> list[tuple[int, FunctionTool]]:
+    """The functions that may be called, with their places among the conversation's.
+
+    Raises `RequestError` if the choice demands what is not there.
+    """
+    tools = conversation.tools
+    known = {tool.name for tool in tools} | {tool.name for tool in conversation.builtin_tools}
+    missing = [name for name in choice.names or () if name not in known]
+    if missing or (choice.mode == "required" and not (known if choice.names is None else choice.names)):
+        what = (
+            f"the function {missing[0]!r}, which is not among the tools"
+            if missing
+            else "a call, but there are no tools"
+        )
+        raise RequestError(f"tool_choice demands {what}", param="tool_choice", code="invalid_value")
+    return [(i, tool) for i, tool in enumerate(tools) if choice.names is None or tool.name in choice.names]
 
 
 def literal(text: str) -> str:

@@ -1,11 +1,21 @@
 """Sampled tokens that follow a prompt of plain text: no roles, no channels, all of it is content."""
 
+from rose.chat.answer_format import AnswerFormat
 from rose.chat.detokenizer import Detokenizer
 from rose.chat.events import ChatEvent, ContentDelta, Finished, FinishReason
 from rose.chat.format import Section
+from rose.chat.grammar import answer_rule
 from rose.chat.tokenizer import Tokenizer
 
 _REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
+
+
+def plain_text_grammar(wanted: AnswerFormat) -> str:
+    """The grammar of a continuation of the wanted form: that and nothing else, up to the end of the text.
+
+    Raises `rose.errors.RequestError` with the client's name of the field if it cannot be enforced.
+    """
+    return f"start: {answer_rule(wanted)}\n"
 
 
 class PlainTextParser:

@@ -17,9 +17,15 @@ from rose.errors import CheckpointError
 class Tokenizer:
     """A byte-level BPE tokenizer read from a `tokenizer.json`."""
 
-    def __init__(self, backend: tokenizers.Tokenizer, source: str = "the tokenizer") -> None:
-        """Take over `backend`, which is set to encode text only; `source` names it in errors."""
+    def __init__(
+        self, backend: tokenizers.Tokenizer, source: str = "the tokenizer", folder: Path | None = None
+    ) -> None:
+        """Take over `backend`, which is set to encode text only.
+
+        source: its name in errors. folder: where the checkpoint's other files are, such as its chat template.
+        """
         self.source = source
+        self.folder = folder
         added = backend.get_added_tokens_decoder()
         self._added_ids = {token.content: token_id for token_id, token in added.items()}
         self._added_names = {token_id: token.content.encode() for token_id, token in added.items()}
@@ -40,13 +46,21 @@ class Tokenizer:
         ids: list[int] = batch[0].ids
         return ids
 
-    def encode_with_special(self, text: str) -> list[int]:
-        """Encode `text` with special and added tokens switched on. For trusted text: tests, tools, golden files."""
+    @property
+    def added_names(self) -> tuple[str, ...]:
+        """The names of all special and added tokens."""
+        return tuple(self._added_ids)
+
+    def encode_with_special(self, text: str, *, guard: str = "") -> list[int]:
+        """Encode `text` with special and added tokens switched on. For trusted text, or text with guards in it.
+
+        guard: a character that is left out once the names were found, so one in the midst of a name keeps it text.
+        """
         ids: list[int] = []
         # The pattern has one group, so names and the text between them alternate.
         for part in self._added_pattern.split(text):
             added = self._added_ids.get(part)
-            ids.extend(self.encode(part) if added is None else (added,))
+            ids.extend(self.encode(part.replace(guard, "") if guard else part) if added is None else (added,))
         return ids
 
     def decode(self, ids: list[int], *, keep_special: bool = False) -> str:
@@ -59,6 +73,13 @@ class Tokenizer:
     def special_id(self, name: str) -> int | None:
         """The id of the special (or otherwise added) token called `name`, such as `<|start|>`; None without one."""
         return self._added_ids.get(name)
+
+    def control_id(self, name: str) -> int | None:
+        """Likewise, for a token that structures chats. Raises `CheckpointError` if plain text could be taken for it."""
+        token_id = self.special_id(name)
+        if token_id is not None and token_id in self.encode(name):
+            raise CheckpointError(f"{self.source}: cannot tell the text {name} from the control token")
+        return token_id
 
     def is_special(self, token_id: int) -> bool:
         """Whether the checkpoint marks this id as special."""
@@ -84,7 +105,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         backend = tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises bare Exception, whatever is wrong with the file
         raise CheckpointError(f"{file}: not a readable tokenizer: {error}") from None
-    return Tokenizer(backend, str(file))
+    return Tokenizer(backend, str(file), file.parent)
 
 
 def as_tokenizer(tokenizer: "Tokenizer | tokenizers.Tokenizer | str | Path") -> Tokenizer:

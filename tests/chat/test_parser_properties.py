@@ -5,26 +5,15 @@ import time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rose.chat.events import ContentDelta, Finished, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
+from rose.chat.events import ContentDelta, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
 from rose.chat.harmony.format import HarmonyFormat
 from rose.chat.merge import MergedAnswer, MergedToolCall, merge
+from tests.chat.harmony_streams import WHOLE, WORDS, text_in_bodies, text_outside_whole_headers
 from tests.chat.parsing import A, events_of
+from tests.chat.promises import REASONS, check_events, is_empty
 from tests.chat.tokenizers_for_tests import SPECIALS
 
-WORDS = [
-    *("assistant", "user", "system", "tool", "analysis", "commentary", "final", " to=functions.tide", " to=", "json"),
-    *(" json", "{", '{"p":1}', "High at 4.", " ", "\n", "é", "😀", "––", "functions.tide", "<|message|>", "thoughts"),
-    *("t", "o", "=", "I'm sorry"),
-]
-WHOLE = [
-    "<|start|>assistant",
-    "<|channel|>final<|message|>",
-    "<|channel|>analysis<|message|>",
-    "<|channel|>commentary to=functions.tide <|constrain|>json<|message|>",
-    "<|channel|>thoughts<|message|>",
-    "<|end|><|start|>assistant",
-]
-REASONS = st.sampled_from(["stop", "length", "abort", "error"])
+ENGINE_REASONS = st.sampled_from(REASONS)
 
 
 @st.composite
@@ -39,93 +28,22 @@ def streams(draw, tokenizer):
     return [token for ids in draw(st.lists(piece, max_size=14)) for token in ids]
 
 
-def is_empty(answer: MergedAnswer) -> bool:
-    return not (answer.content or answer.reasoning or answer.tool_calls)
-
-
 @settings(max_examples=1000, deadline=None)
-@given(data=st.data(), reason=REASONS)
+@given(data=st.data(), reason=ENGINE_REASONS)
 def test_never_raises_and_always_finishes_once(tiny, data, reason):
     tokens = data.draw(streams(tiny))
     events = events_of(tiny, tokens, reason)
-    assert [event for event in events if isinstance(event, Finished)] == events[-1:]
-    finish = events[-1].reason
-    complete = any(isinstance(event, ToolCallEnd) and event.complete for event in events)
-    assert finish == (("tool_calls" if complete else "stop") if reason == "stop" else reason)
-    assert len(set(events[-1].recovered)) == len(events[-1].recovered)
-    check_calls(events)
-
-
-def check_calls(events) -> None:
-    """Calls are numbered from 0, one at a time, each begun and ended; no delta is empty."""
-    open_call, number = False, 0
-    for event in events:
-        match event:
-            case ToolCallStart():
-                assert not open_call
-                assert event.index == number
-                assert event.name.strip() == event.name != ""
-                open_call = True
-            case ToolCallDelta():
-                assert open_call
-                assert event.index == number
-                assert event.arguments
-            case ToolCallEnd():
-                assert open_call
-                assert event.index == number
-                open_call, number = False, number + 1
-            case ContentDelta() | ReasoningDelta():
-                assert event.text
-                assert not open_call
-    assert not open_call
-
-
-def text_in_bodies(tokenizer, tokens: list[int]) -> str:
-    """The text between `<|message|>` and whatever ends a body, by a reader much simpler than the parser."""
-    names = {tokenizer.special_id(name): name for name in SPECIALS}
-    in_body, ids = False, []
-    for token in tokens:
-        name = names.get(token)
-        if name in ("<|return|>", "<|endoftext|>"):
-            break
-        if name == "<|message|>":
-            in_body = True
-        elif name not in (None, "<|constrain|>"):
-            in_body = False
-        elif in_body:
-            ids.append(token)
-    return tokenizer.decode(ids)
+    check_events(events, reason)
 
 
 @settings(max_examples=1000, deadline=None)
-@given(data=st.data(), reason=REASONS)
+@given(data=st.data(), reason=ENGINE_REASONS)
 def test_the_promise_text_in_a_body_is_never_lost(tiny, data, reason):
     """Unless the model spoke for somebody else, an answer with text in a body is not empty, whatever its end."""
     tokens = data.draw(streams(tiny))
     answer = merge(events_of(tiny, tokens, reason))
     if text_in_bodies(tiny, tokens) and "foreign_role" not in answer.recovered:
         assert not is_empty(answer)
-
-
-def text_outside_whole_headers(tokenizer, tokens: list[int]) -> bool:
-    """Whether there is text that is neither in a body nor in a header that `<|message|>` closes."""
-    names = {tokenizer.special_id(name): name for name in SPECIALS}
-    in_body, ids = False, []
-    for token in [*tokens, tokenizer.special_id("<|return|>")]:
-        name = names.get(token)
-        if name == "<|message|>":
-            in_body, ids = True, []
-        elif name in ("<|start|>", "<|end|>", "<|call|>", "<|return|>", "<|endoftext|>"):
-            if tokenizer.decode(ids).strip():
-                return True
-            if name in ("<|return|>", "<|endoftext|>"):
-                return False
-            in_body, ids = False, []
-        elif name == "<|channel|>":
-            in_body = False
-        elif name is None and not in_body:
-            ids.append(token)
-    return False
 
 
 @settings(max_examples=1000, deadline=None)
@@ -139,7 +57,7 @@ def test_the_promise_a_natural_stop_is_never_empty(tiny, data):
 
 
 @settings(max_examples=500, deadline=None)
-@given(data=st.data(), reason=REASONS)
+@given(data=st.data(), reason=ENGINE_REASONS)
 def test_rule_11_the_merged_answer_is_what_a_stream_adds_up_to(tiny, data, reason):
     """A client that adds up deltas by hand, in groups of any size, ends with the merged answer."""
     tokens = data.draw(streams(tiny))

@@ -6,6 +6,7 @@ from rose.chat.tokenizer import Tokenizer
 from rose.errors import CheckpointError
 
 CHANNELS = ("analysis", "commentary", "final")
+REQUIRED_NAMES = tuple(f"<|{name}|>" for name in ("start", "channel", "constrain", "message", "end", "return", "call"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +25,8 @@ class ControlTokens:
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "ControlTokens":
         """Look the tokens up; `CheckpointError` if one is missing, or if plain text could be taken for one."""
-        return cls(
-            start=_required(tokenizer, "<|start|>"),
-            channel=_required(tokenizer, "<|channel|>"),
-            constrain=_required(tokenizer, "<|constrain|>"),
-            message=_required(tokenizer, "<|message|>"),
-            end=_required(tokenizer, "<|end|>"),
-            return_=_required(tokenizer, "<|return|>"),
-            call=_required(tokenizer, "<|call|>"),
-            end_of_text=tokenizer.special_id("<|endoftext|>"),
-        )
+        start, channel, constrain, message, end, return_, call = (_required(tokenizer, name) for name in REQUIRED_NAMES)
+        return cls(start, channel, constrain, message, end, return_, call, tokenizer.special_id("<|endoftext|>"))
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -43,9 +36,7 @@ class ControlTokens:
 
 
 def _required(tokenizer: Tokenizer, name: str) -> int:
-    token_id = tokenizer.special_id(name)
+    token_id = tokenizer.control_id(name)
     if token_id is None:
         raise CheckpointError(f"{tokenizer.source}: no token {name}, which the harmony chat format needs")
-    if token_id in tokenizer.encode(name):
-        raise CheckpointError(f"{tokenizer.source}: cannot tell the text {name} from the control token")
     return token_id

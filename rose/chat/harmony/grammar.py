@@ -7,11 +7,8 @@ tokens that end the turn are written in the grammar, so that it is complete exac
 
 from rose.chat.answer_format import AnswerFormat, ToolChoice
 from rose.chat.conversation import BuiltinTool, Conversation, FunctionTool
-from rose.chat.grammar import ANY_OBJECT, GrammarRefused, answer_rule, json_rule, literal
+from rose.chat.grammar import ANY_OBJECT, answer_rule, arguments_rule, callable_tools, json_rule, literal
 from rose.chat.harmony.tools import PREFIX
-from rose.errors import RequestError
-
-_NO_PARAMETERS = {"type": "object", "additionalProperties": False}
 
 _COMMON_RULES = (
     'reasoning: <|channel|> "analysis" <|message|> TEXT <|end|> <|start|> "assistant"',
@@ -27,7 +24,7 @@ def turn_grammar(conversation: Conversation, choice: ToolChoice) -> str | None:
     Raises `RequestError`, naming the client's field, for what cannot be enforced or met.
     """
     wanted = conversation.answer_format
-    tools = _callable_tools(conversation, choice)
+    tools = callable_tools(conversation, choice)
     builtins = [
         (recipient, tool)
         for tool in conversation.builtin_tools
@@ -70,7 +67,7 @@ def _call(i: int, tool: FunctionTool) -> list[str]:
     return [
         f"call_{i}: (<|channel|> {literal('commentary' + recipient)} | {literal(recipient)} <|channel|> "
         f'"commentary") json_type? <|message|> arguments_{i} <|call|>',
-        f"arguments_{i}: {_arguments(i, tool)}",
+        f"arguments_{i}: {arguments_rule(i, tool)}",
     ]
 
 
@@ -83,30 +80,3 @@ def _builtin_call(i: int, recipient: str, tool: BuiltinTool) -> str:
         f'"analysis") (json_type | " "? <|constrain|> "code" | " code")? <|message|> builtin_arguments_{i} <|call|>\n'
         f"builtin_arguments_{i}: {arguments}"
     )
-
-
-def _arguments(i: int, tool: FunctionTool) -> str:
-    schema = _NO_PARAMETERS if tool.parameters is None else tool.parameters
-    try:
-        return json_rule(schema)
-    except GrammarRefused as refused:
-        if not tool.strict:
-            return json_rule(ANY_OBJECT)  # nothing was promised but JSON
-        param = f"tools[{i}]"
-        message = f"{param}: the parameters of the strict function {tool.name!r} cannot be enforced: {refused}"
-        raise RequestError(message, param=param, code="unsupported_grammar") from None
-
-
-def _callable_tools(conversation: Conversation, choice: ToolChoice) -> list[tuple[int, FunctionTool]]:
-    """The functions that may be called, with their places among the conversation's."""
-    tools = conversation.tools
-    known = {tool.name for tool in tools} | {tool.name for tool in conversation.builtin_tools}
-    missing = [name for name in choice.names or () if name not in known]
-    if missing or (choice.mode == "required" and not (known if choice.names is None else choice.names)):
-        what = (
-            f"the function {missing[0]!r}, which is not among the tools"
-            if missing
-            else "a call, but there are no tools"
-        )
-        raise RequestError(f"tool_choice demands {what}", param="tool_choice", code="invalid_value")
-    return [(i, tool) for i, tool in enumerate(tools) if choice.names is None or tool.name in choice.names]
