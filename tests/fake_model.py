@@ -75,7 +75,12 @@ def _write(kv: LayerKV, state: Tensor, positions: Tensor) -> None:
 
 
 def read_visible(kv: LayerKV, row: int, position: int, window: int | None) -> Tensor:
-    """What the token at `position` sees, oldest first: [num_visible] int64."""
+    """What the token at `position` sees, oldest first: [num_visible] int64.
+
+    A request whose blocks are all the null block is padding: what it sees need not make sense.
+    """
+    if not kv.block_table[row].any():
+        return torch.zeros(1, dtype=torch.int64)
     positions = torch.arange(0 if window is None else max(0, position - window + 1), position + 1)
     block_size = kv.key.shape[1]
     slots = kv.block_table[row, positions // block_size].long() * block_size + positions % block_size
