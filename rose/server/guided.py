@@ -1,15 +1,54 @@
-"""Extensions by which clients of other servers constrain an answer: `structured_outputs`, and the older `guided_*`."""
+"""The fields by which clients constrain an answer's form: `response_format`, and the extensions of other servers.
+
+These are `structured_outputs`, and the older `guided_*`.
+"""
 
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
 from rose.chat.answer_format import AnswerFormat, ChoiceFormat, GrammarFormat, JsonFormat, RegexFormat
 from rose.errors import RequestError
+from rose.server.body_parts import BodyPart
+from rose.server.constraints import answer_format
 from rose.server.errors import unsupported
 
 _KINDS = ("json", "regex", "choice", "grammar", "json_object")
 GUIDED_FIELDS = tuple(f"guided_{kind}" for kind in _KINDS[:4])
+
+
+class ResponseFormat(BodyPart):
+    """The form that the text must have; `rose.server.constraints` reads it."""
+
+    type: str
+    json_schema: dict[str, Any] | None = None
+
+
+class FormFields(BaseModel):
+    """The fields, for the bodies of APIs that have them."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    response_format: ResponseFormat | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: Any = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+
+
+def wanted_form(fields: FormFields) -> AnswerFormat | None:
+    """The one form that a body asks for, if any. Raises `RequestError` for more than one, and for what is none."""
+    wanted = fields.response_format
+    plain = None if wanted is None else answer_format(wanted.model_dump(), param="response_format")
+    guided = guided_format(fields.structured_outputs, {name: getattr(fields, name) for name in GUIDED_FIELDS})
+    if plain is not None and guided is not None:
+        raise RequestError(
+            f"{plain.param} and {guided.param} exclude each other", param=guided.param, code="invalid_value"
+        )
+    return guided or plain
 
 
 def guided_format(structured_outputs: Mapping[str, Any] | None, guided: Mapping[str, Any]) -> AnswerFormat | None:

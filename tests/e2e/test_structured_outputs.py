@@ -190,6 +190,33 @@ def test_extensions(client: OpenAI, extension: dict[str, Any], pattern: str) -> 
     assert [c.message.content for c in answer.choices if not re.fullmatch(pattern, c.message.content)] == []
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("form", "pattern"),
+    [
+        ({"guided_regex": r" \d{3}-[a-f]{2}\."}, r" \d{3}-[a-f]{2}\."),
+        ({"guided_choice": [" yes", " no", "per\nhaps"]}, r" yes| no|per\nhaps"),
+        ({"structured_outputs": {"grammar": 'root ::= "a" b\nb ::= [0-9] | "(" b ")"'}}, r"a\(*\d\)*"),
+        ({"guided_json": PERSON}, None),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "p", "schema": PERSON}}}, None),
+    ],
+)
+def test_plain_completions_take_a_form(client: OpenAI, form: dict[str, Any], pattern: str | None, stream: bool) -> None:
+    options: dict[str, Any] = {"model": "rose-demo", "prompt": ["127 + 385 =", "A person:"], "n": 2, "seed": 1}
+    made = client.completions.create(**options, max_tokens=120, stream=stream, extra_body=form)
+    texts, reasons = [""] * 4, [""] * 4
+    for answer in made if stream else [made]:
+        for choice in answer.choices:
+            texts[choice.index] += choice.text
+            reasons[choice.index] = choice.finish_reason or reasons[choice.index]
+    for text, reason in zip(texts, reasons, strict=True):
+        if pattern is not None:
+            assert (bool(re.fullmatch(pattern, text)), reason) == (True, "stop"), text
+        elif reason == "stop":
+            jsonschema.validate(json.loads(text), PERSON)
+    assert "stop" in reasons
+
+
 def test_a_cut_answer_says_so(client: OpenAI) -> None:
     [answer] = ask(client, "hello", response_format={"type": "json_object"}, max_tokens=5).choices
     assert answer.finish_reason == "length"

@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from typing import Any
 
-from rose.chat.answer_format import AnswerFormat, ToolChoice
+from rose.chat.answer_format import ToolChoice
 from rose.chat.conversation import Conversation, FunctionTool, Message, ReasoningEffort, ToolCall
 from rose.engine.sampling_params import SamplingParams
 from rose.errors import RequestError
 from rose.server.body_parts import ContentPart
 from rose.server.chat_completions.schema import ChatCompletionRequest, ChatMessage, Tool
-from rose.server.constraints import answer_format, tool_choice
+from rose.server.constraints import tool_choice
 from rose.server.effort import OPENAI_EFFORTS, reasoning_effort
 from rose.server.errors import unsupported
 from rose.server.generation import GenerationRequest
-from rose.server.guided import GUIDED_FIELDS, guided_format
+from rose.server.guided import wanted_form
 from rose.server.sampling import sampling_params, stop_strings
 
 _TEXT_PARTS = ("text", "input_text", "output_text")
@@ -41,7 +41,7 @@ def to_conversation(body: ChatCompletionRequest, *, current_date: str | None) ->
         reasoning_effort=_effort(body, template_kwargs),
         current_date=current_date,
         model_identity=_text_kwarg(template_kwargs, "model_identity"),
-        answer_format=_answer_format(body),
+        answer_format=wanted_form(body),
     )
 
 
@@ -124,17 +124,6 @@ def _text_kwarg(template_kwargs: dict[str, Any], name: str) -> str | None:
         param = f"chat_template_kwargs.{name}"
         raise RequestError(f"{param} must be a string", param=param, code="invalid_type")
     return value
-
-
-def _answer_format(body: ChatCompletionRequest) -> AnswerFormat | None:
-    wanted = body.response_format
-    plain = None if wanted is None else answer_format(wanted.model_dump(), param="response_format")
-    guided = guided_format(body.structured_outputs, {name: getattr(body, name) for name in GUIDED_FIELDS})
-    if plain is not None and guided is not None:
-        raise RequestError(
-            f"{plain.param} and {guided.param} exclude each other", param=guided.param, code="invalid_value"
-        )
-    return guided or plain
 
 
 def _sampling_params(body: ChatCompletionRequest) -> SamplingParams:

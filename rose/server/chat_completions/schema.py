@@ -7,6 +7,7 @@ what becomes of all other fields in `kinds`.
 from typing import Any, Literal
 
 from rose.server.body_parts import Content, Stop, StreamOptions, ToolChoice
+from rose.server.guided import FormFields
 from rose.server.intake import BodyPart, RequestBody
 from rose.server.sampling import SamplingFields
 
@@ -54,14 +55,7 @@ class Tool(BodyPart):
     function: FunctionDefinition | None = None
 
 
-class ResponseFormat(BodyPart):
-    """The form that the content must have; `rose.server.constraints` reads it."""
-
-    type: str
-    json_schema: dict[str, Any] | None = None
-
-
-class ChatCompletionRequest(RequestBody, SamplingFields):
+class ChatCompletionRequest(RequestBody, SamplingFields, FormFields):
     """The whole body."""
 
     messages: list[ChatMessage]
@@ -71,12 +65,6 @@ class ChatCompletionRequest(RequestBody, SamplingFields):
     reasoning_effort: str | None = None
     include_reasoning: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    response_format: ResponseFormat | None = None
-    structured_outputs: dict[str, Any] | None = None
-    guided_json: Any = None
-    guided_regex: str | None = None
-    guided_choice: list[str] | None = None
-    guided_grammar: str | None = None
 
     n: int | None = None
     max_tokens: int | None = None

@@ -1,10 +1,12 @@
 """From the request body to what the generator takes; refusals name their field."""
 
+from rose.chat.plain_text import plain_text_grammar
 from rose.chat.tokenizer import Tokenizer
 from rose.errors import RequestError
 from rose.server.completions.schema import CompletionRequest
 from rose.server.errors import unsupported
 from rose.server.generation import GenerationRequest, TokenPrompt
+from rose.server.guided import wanted_form
 from rose.server.sampling import sampling_params, stop_strings
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
@@ -15,11 +17,15 @@ def to_generation_requests(body: CompletionRequest, tokenizer: Tokenizer, vocab_
     """One request for each prompt. Raises `RequestError` for what cannot be honoured."""
     if body.echo and body.logprobs is not None:
         raise unsupported("logprobs", "logprobs with echo are not supported: there are none of the prompt's tokens")
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise unsupported("best_of", f"best_of is not supported, except as n, which is {body.n or 1}")
+    form = wanted_form(body)
     params = sampling_params(
         body,
         n=body.n,
         max_tokens=DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens,
         logprobs=body.logprobs,
+        grammar=None if form is None else plain_text_grammar(form),
     )
     stop = stop_strings(body.stop)
     return [

@@ -6,10 +6,8 @@ COMPLETION_FIELDS = FieldKinds(
     harmless=frozenset({"client_metadata", "metadata", "priority", "prompt_cache_key", "safety_identifier", "user"}),
     unsupported={
         "add_special_tokens": (False,),
-        "best_of": (1,),
         "prompt_embeds": (),
         "prompt_logprobs": (0,),
-        "structured_outputs": (),
         "suffix": ("",),
         "truncate_prompt_tokens": (),
         "use_beam_search": (False,),

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Tag
 
 from rose.server.body_parts import Stop, StreamOptions
+from rose.server.guided import FormFields
 from rose.server.intake import RequestBody
 from rose.server.sampling import SamplingFields
 
@@ -32,12 +33,13 @@ Prompt = Annotated[
 ]
 
 
-class CompletionRequest(RequestBody, SamplingFields):
+class CompletionRequest(RequestBody, SamplingFields, FormFields):
     """The whole body."""
 
     prompt: Prompt
     max_tokens: int | None = None
     n: int | None = None
+    best_of: int | None = None
     echo: bool | None = None
     logprobs: int | None = None
     stop: Stop | None = None

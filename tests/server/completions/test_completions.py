@@ -126,6 +126,12 @@ async def test_limits_and_stop_strings(serve: Serve) -> None:
         ({"prompt": ["a", "tide " * 9000]}, "prompt"),
         ({"suffix": "end"}, "suffix"),
         ({"best_of": 3}, "best_of"),
+        ({"best_of": 1, "n": 2}, "best_of"),
+        ({"guided_regex": "("}, "guided_regex"),
+        ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice"),
+        ({"response_format": {"type": "json_object"}, "guided_regex": "a"}, "guided_regex"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"structured_outputs": {"json": {"uniqueItems": True}}}, "structured_outputs.json"),
         ({"echo": True, "logprobs": 1}, "logprobs"),
         ({"logprobs": 99}, "logprobs"),
         ({"max_tokens": 0}, "max_tokens"),
@@ -138,6 +144,19 @@ async def test_what_is_refused_names_its_field(serve: Serve, body: dict[str, Any
         for stream in (False, True):
             response = await ask(server, stream=stream, **body)
             assert (response.status_code, response.json()["error"]["param"]) == (400, param), response.text
+
+
+async def test_a_form_is_a_grammar_of_the_whole_text(serve: Serve) -> None:
+    async with serve(TEXT) as server:
+        await ask_whole(server, n=2, best_of=2)
+        assert server.engine.submitted[-1].sampling_params.grammar is None
+        for form, rule in (
+            ({"guided_choice": ["a.b", "c"]}, r"start: /a\.b|c/"),
+            ({"structured_outputs": {"regex": "[0-9]+"}}, "start: /[0-9]+/"),
+            ({"response_format": {"type": "json_object"}}, 'start: %json {"type": "object"'),
+        ):
+            await ask_whole(server, **form)
+            assert (server.engine.submitted[-1].sampling_params.grammar or "").startswith(rule)
 
 
 async def test_failures(serve: Serve, tokenizer: Tokenizer) -> None:
