@@ -370,6 +370,7 @@ def _start(model: str, engine: BenchEngineFlags | None, output: BenchOutputFlags
     config = engine_config(
         configuration,
         gpu_memory_utilization=engine.gpu_memory_utilization,
+        cuda_graphs=engine.cuda_graphs,
         enable_prefix_caching=False,
         seed=output.seed,
         **options,

@@ -67,6 +67,7 @@ class BenchEngineFlags:
     ] = 0
     block_size: Annotated[int, Parameter(group=_ENGINE, help="Tokens in a block of the KV cache; 0: as served.")] = 0
     gpu_memory_utilization: Annotated[float, Parameter(group=_ENGINE, help="Share of a GPU's memory to use.")] = 0.9
+    cuda_graphs: Annotated[str, Parameter(group=_ENGINE, help="auto, on or off.")] = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
