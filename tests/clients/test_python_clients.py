@@ -20,8 +20,14 @@ pytestmark = pytest.mark.timeout(1500)
 def test_openai_agents(demo: str, tmp_path: Path) -> None:
     bin_folder = installed(python_environment, "openai-agents", "openai-agents==0.24.0")
     answers = run_script(bin_folder / "python", SCRIPTS / "openai_agents.py", demo, cwd=tmp_path)
-    assert set(answers) == {"responses", "chat"}
-    assert all("21" in text for texts in answers.values() for text in texts), answers
+    assert answers["calls"] == ["Paris"] * 4, "one in each of two runs over each API"
+    loop = ["ReasoningItem", "ToolCallItem", "ToolCallOutputItem", "ReasoningItem", "MessageOutputItem"]
+    for api in ("responses", "chat"):
+        answer = answers[api]
+        assert answer["whole"] == "Paris: temperature 21, sky clear"
+        assert answer["streamed"] == [answer["whole"]] * 2
+        assert answer["items"] == answer["streamed_items"] == loop
+        assert answer["typed"] == 512
 
 
 def test_langchain(demo: str, tmp_path: Path) -> None:
