@@ -124,18 +124,59 @@ def test_prefill_attention_of_a_ragged_batch(block_size: int, window: int | None
 @pytest.mark.parametrize(
     "requests", [((2, 2),), ((24, 24),), ((129, 129),), ((1000, 5000),), ((2, 4097), (1, 1))], ids=str
 )
-def test_prefill_attention_at_the_edges_of_tiles(requests: tuple[tuple[int, int], ...]) -> None:
+@pytest.mark.parametrize("window", [None, 128])
+def test_prefill_attention_at_the_edges_of_tiles(requests: tuple[tuple[int, int], ...], window: int | None) -> None:
     batch = Batch(requests, block_size=128)
     batch.query *= 0.18
-    batch.check(None, LN_2)
+    batch.check(window, LN_2)
+
+
+@pytest.mark.parametrize("block_size", [16, 128])
+def test_prefill_attention_reads_no_block_that_has_left_the_window(block_size: int) -> None:
+    batch = Batch(((64, 5000), (300, 700)), block_size=block_size)
+    batch.query *= 0.18
+    for request, (num_queries, num_keys) in enumerate(zip(batch.query_lens, batch.kv_lens, strict=True)):
+        count = (num_keys - num_queries - 127) // block_size
+        for cache in (batch.key, batch.value):
+            cache[batch.table[request, :count].long()] = math.nan
+        batch.table[request, :count] = -1
+    batch.check(128, LN_2)
 
 
 @pytest.mark.parametrize("factor", [8.0, 60.0], ids=["scores of tens", "scores of hundreds"])
-def test_prefill_attention_when_the_maximum_keeps_growing(factor: float) -> None:
+@pytest.mark.parametrize("window", [None, 128])
+def test_prefill_attention_when_the_maximum_keeps_growing(factor: float, window: int | None) -> None:
     batch = Batch(((700, 900), (300, 300)), block_size=128)
     batch.query *= 0.18 * factor
     batch.sinks *= factor
     batch.key *= torch.linspace(0.1, 1.5, batch.key.shape[0], device="cuda").view(-1, 1, 1, 1).bfloat16()
+    batch.check(window, LN_2)
+
+
+@pytest.mark.parametrize("window", [None, 128])
+def test_prefill_attention_with_single_rows_beyond_what_needs_no_shift(window: int | None) -> None:
+    batch = Batch(((700, 900), (300, 300)), block_size=128)
+    batch.query *= 0.18
+    batch.query[130, 9] *= 100  # one row of one head
+    batch.query[500:503, 40] *= 1000
+    batch.check(window, LN_2)
+
+
+@pytest.mark.parametrize("sink", [-1e4, -70.0, 90.0, 300.0])
+def test_prefill_attention_with_sinks_far_from_the_scores(sink: float) -> None:
+    batch = Batch(((70, 900), (300, 300)), block_size=128)
+    batch.query *= 0.18
+    batch.sinks[::3] = sink
+    batch.check(None, LN_2)
+    batch.query *= 0  # every score is 0
+    batch.check(128, LN_2)
+
+
+def test_prefill_attention_far_below_a_sink_that_is_far_below_zero() -> None:
+    batch = Batch(((200, 200),), block_size=128)
+    batch.key[:] = batch.key[:1, :1, :1]  # all keys alike, so that a query has one score
+    batch.query[:] = -batch.key[0, 0, 0] * 3  # around -270 in log2
+    batch.sinks[:] = torch.linspace(-250, -120, 64)
     batch.check(None, LN_2)
 
 

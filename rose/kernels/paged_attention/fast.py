@@ -67,7 +67,14 @@ def paged_attention_fast(
         )
     if uses_cuda_prefill(shape):
         return attention_prefill_sm90(
-            query, key_cache, value_cache, block_table, cu_seqlens_q=cu_seqlens_q, seq_lens=seq_lens, sinks=sinks
+            query,
+            key_cache,
+            value_cache,
+            block_table,
+            cu_seqlens_q=cu_seqlens_q,
+            seq_lens=seq_lens,
+            sinks=sinks,
+            sliding_window=sliding_window,
         )
     return attention_prefill_triton(
         query,

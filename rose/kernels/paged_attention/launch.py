@@ -30,7 +30,6 @@ def uses_cuda_prefill(shape: AttentionShape) -> bool:
     """Whether `prefill_sm90` applies: see its contract."""
     return (
         shape.max_query_len > 1
-        and shape.sliding_window is None
         and shape.is_bf16
         and shape.scores_in_log2
         and shape.head_dim == 64

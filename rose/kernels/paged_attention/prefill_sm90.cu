@@ -1,18 +1,24 @@
 // Prefill attention with sinks over a paged KV cache, for head_dim 64 and 8 query heads per KV head, on sm_90a.
 //
-// Contract: op.py beside this file, with bfloat16 tensors, no window, and scores that are already logarithms to base 2
-// (scale == ln 2: the query was multiplied by head_dim**-0.5 * log2(e) before it was rounded).
+// Contract: op.py beside this file, with bfloat16 tensors and scores that are already logarithms to base 2 (scale ==
+// ln 2: the query was multiplied by head_dim**-0.5 * log2(e) before it was rounded).
 //
 // One block works on 24 tokens x 8 heads = 192 rows of one KV head: three consumer warpgroups of 64 rows (8 tokens x
 // 8 heads) and a producer warp that keeps a ring of key and value tiles full through TMA. Blocks are persistent and
 // take row tiles longest first, in alternating direction, so that all end together.
 //
-// What bounds this shape is instruction issue and the exponentials as much as the matrix units, so the matrix units
-// are given work that the others would do:
-//   - the running maximum m is subtracted by them: a 16-wide step of K whose A operand holds -m in its first column
-//     and whose B operand is all ones starts the accumulators at -m (m is kept as a bfloat16 number for that);
-//   - the row sums are eight more columns of V, all ones: they are rescaled with the output for free.
-// m only moves when a score exceeds it by more than 2^8; until then the numbers are merely scaled, not wrong.
+// What bounds this shape is the softmax as much as the products, and power as much as either: whatever the inner loop
+// does not do is won. Hence two kernels:
+//
+// attention_prefill_unshifted takes 2^score as it is, no maximum subtracted. Float32 sums and bfloat16 weights keep their
+// relative precision wherever they are between 2^-126 and 2^127, so a row whose sum, sink included, ends within 2^-60
+// and 2^100 has lost nothing: what vanished below 2^-126 is less than 2^-49 of a sum over 2^17 keys. The sink makes that
+// sum large enough in every row whose sink is not absurdly small. Rows that end elsewhere are marked in `redo`.
+//
+// attention_prefill_shifted is the usual online softmax and computes marked rows only. The matrix units do its
+// subtraction: a 16-wide step of K whose A operand holds -m in its first column and whose B operand is all ones starts
+// the accumulators at -m (m is kept as a bfloat16 number for that), and the row sums are eight more columns of V, all
+// ones. m only moves when a score exceeds it by more than 2^8; until then the numbers are merely scaled, not wrong.
 //
 // Sources: FlashAttention-3 (Shah et al., arXiv 2407.08608) for the overlap of softmax and products and the register
 // split; Milakov and Gimelshein, arXiv 1805.02867, for the running maximum; the PTX ISA's wgmma and tensor-copy chapters.
@@ -26,6 +32,7 @@ constexpr int HEAD_DIM = 64, GROUP = 8, CONSUMERS = 3, STAGES = 4, TILE_KEYS = 1
 constexpr int TILE_TOKENS = CONSUMERS * 64 / GROUP;
 constexpr int QUERY_BYTES = CONSUMERS * 64 * HEAD_DIM * 2, TILE_BYTES = TILE_KEYS * HEAD_DIM * 2;
 constexpr float SLACK = 8.0f;  // log2 by which a score may exceed m before everything is rescaled
+constexpr float LEAST_SUM = 0x1p-60f, GREATEST_SUM = 0x1p100f;  // of a row whose scores needed no shift
 constexpr float LOG2_E = 1.4426950408889634f;
 
 struct alignas(64) TensorMap { uint8_t bytes[128]; };
@@ -106,6 +113,14 @@ __device__ __forceinline__ void mma_scores(float (&s)[64], uint64_t a, uint64_t 
       : R8(s, 0), R8(s, 8), R8(s, 16), R8(s, 24), R8(s, 32), R8(s, 40), R8(s, 48), R8(s, 56)
       : "l"(a), "l"(b), "r"(accumulate));
 }
+// out [64 x 64] += P [64 x 16] (registers) V [16 x 64]
+__device__ __forceinline__ void mma_out(float (&o)[32], const uint32_t* p, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;\n"
+      : R8(o, 0), R8(o, 8), R8(o, 16), R8(o, 24)
+      : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(b));
+}
 // out [64 x 72] += P [64 x 16] (registers) V [16 x 72]: 64 columns of values and 8 of ones
 __device__ __forceinline__ void mma_out(float (&o)[36], const uint32_t* p, uint64_t b) {
   asm volatile(
@@ -134,11 +149,16 @@ struct Work {
   const int* block_table;   // [num_requests, block_table_stride]
   const int* cu_seqlens_q;  // [num_requests + 1]
   const int* seq_lens;      // [num_requests]
-  int num_requests, block_table_stride, num_row_tiles, num_kv_heads;
+  int num_requests, block_table_stride, num_row_tiles, num_kv_heads, block_size;
+  int window;     // keys that a row sees, itself included; INT_MAX for all
+  uint8_t* redo;  // [num_row_tiles * num_kv_heads, 12]: by warp, whether its rows must be computed with a shift
 };
 
 struct Tile {
-  int head, request, first_row, q_begin, q_len, seq_len, num_blocks, num_unmasked;
+  int head, request, first_row, q_begin, q_len, seq_len;
+  int begin, end;                    // key tiles that some row sees
+  int whole_begin, whole_end;        // those of them that every row sees whole
+  int first_key;                     // that some row sees
   bool exists;
 };
 
@@ -160,8 +180,12 @@ __device__ __forceinline__ Tile tile_at(const Work& w, int index) {
   t.first_row = (row_tile - (t.q_begin / TILE_TOKENS + low)) * TILE_TOKENS;
   t.exists = t.first_row < t.q_len;
   const int first_position = t.seq_len - t.q_len + t.first_row;
-  t.num_blocks = (min(first_position + TILE_TOKENS, t.seq_len) + TILE_KEYS - 1) / TILE_KEYS;
-  t.num_unmasked = (first_position + 1) / TILE_KEYS;  // key tiles that every row sees whole
+  const int last_position = min(first_position + TILE_TOKENS, t.seq_len) - 1;
+  t.first_key = max(0, first_position + 1 - w.window);
+  t.begin = t.first_key / TILE_KEYS;
+  t.end = last_position / TILE_KEYS + 1;
+  t.whole_begin = (max(0, last_position + 1 - w.window) + TILE_KEYS - 1) / TILE_KEYS;
+  t.whole_end = (first_position + 1) / TILE_KEYS;
   return t;
 }
 
@@ -170,13 +194,22 @@ __device__ __forceinline__ int tile_index(int round) {
   return round * gridDim.x + ((round & 1) ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
 }
 
+// Whether a row tile is to be computed; the shifted kernel computes what the other one marked.
+template <bool SHIFTED> __device__ __forceinline__ bool is_due(const Work& w, int index) {
+  if (index >= w.num_row_tiles * w.num_kv_heads) return false;
+  if constexpr (!SHIFTED) return true;
+  const uint32_t* marks = reinterpret_cast<const uint32_t*>(w.redo) + index * 3;
+  return marks[0] | marks[1] | marks[2];
+}
+
+template <bool SHIFTED>
 __device__ void produce(Shared& sm, const TensorMap* query_map, const TensorMap* key_map, const TensorMap* value_map,
-                        const Work& w, int block_size) {
-  const int total = w.num_row_tiles * w.num_kv_heads, rows = min(block_size, TILE_KEYS);
+                        const Work& w) {
+  const int total = w.num_row_tiles * w.num_kv_heads, rows = min(w.block_size, TILE_KEYS);
   int stage = 0, phase = 0, num_tiles = 0;
   for (int round = 0; round * (int)gridDim.x < total; round++) {
     const int index = tile_index(round);
-    if (index >= total) continue;
+    if (!is_due<SHIFTED>(w, index)) continue;
     const Tile t = tile_at(w, index);
     if (!t.exists) continue;
     const int slot = num_tiles & 1;
@@ -185,19 +218,24 @@ __device__ void produce(Shared& sm, const TensorMap* query_map, const TensorMap*
     copy_3d(sm.query[slot], query_map, &sm.query_full[slot], 0, t.head * GROUP, t.q_begin + t.first_row);
     num_tiles++;
     const int* table = w.block_table + (long long)t.request * w.block_table_stride;
-    const int num_valid = t.seq_len - 1;  // a tile's last blocks may be past the request's end: read its last again
-    for (int j = t.num_blocks - 1; j >= 0; j--) {
+    // Of a tile's first and last blocks no row may see a key: then another is read in their place.
+    const auto block_at = [&](int position) {
+      return __ldg(table + max(t.first_key, min(position, t.seq_len - 1)) / w.block_size);
+    };
+    for (int j = t.end - 1; j >= t.begin; j--) {
       barrier_wait(&sm.key_empty[stage], phase ^ 1);
       barrier_expect(&sm.key_full[stage], TILE_BYTES);
       for (int r = 0; r < TILE_KEYS; r += rows) {
-        const int position = j * TILE_KEYS + r, block = __ldg(table + min(position, num_valid) / block_size);
-        copy_4d(sm.key[stage] + r * HEAD_DIM * 2, key_map, &sm.key_full[stage], 0, t.head, position % block_size, block);
+        const int position = j * TILE_KEYS + r;
+        copy_4d(sm.key[stage] + r * HEAD_DIM * 2, key_map, &sm.key_full[stage], 0, t.head, position % w.block_size,
+                block_at(position));
       }
       barrier_wait(&sm.value_empty[stage], phase ^ 1);
       barrier_expect(&sm.value_full[stage], TILE_BYTES);
       for (int r = 0; r < TILE_KEYS; r += rows) {
-        const int position = j * TILE_KEYS + r, block = __ldg(table + min(position, num_valid) / block_size);
-        copy_4d(sm.value[stage] + r * HEAD_DIM * 2, value_map, &sm.value_full[stage], 0, t.head, position % block_size, block);
+        const int position = j * TILE_KEYS + r;
+        copy_4d(sm.value[stage] + r * HEAD_DIM * 2, value_map, &sm.value_full[stage], 0, t.head, position % w.block_size,
+                block_at(position));
       }
       if (++stage == STAGES) { stage = 0; phase ^= 1; }
     }
@@ -210,7 +248,9 @@ __device__ __forceinline__ float round_up(float x) {
   return __uint_as_float((x >= 0.0f ? bits + 0xFFFF : bits) & 0xFFFF0000);
 }
 
+template <bool SHIFTED>
 __device__ void consume(Shared& sm, const Work& w, const float* sinks, uint16_t* out, int warpgroup) {
+  const float INFINITY_F = __int_as_float(0x7f800000);
   const int warp = (threadIdx.x / 32) & 3, lane = threadIdx.x & 31;
   const bool leader = (threadIdx.x & 127) == 0;
   const int row = lane >> 2, column = (lane & 3) * 2;  // of the 16 x 8 pieces that a warp's accumulators are made of
@@ -221,18 +261,24 @@ __device__ void consume(Shared& sm, const Work& w, const float* sinks, uint16_t*
 
   for (int round = 0; round * (int)gridDim.x < total; round++) {
     const int index = tile_index(round);
-    if (index >= total) continue;
+    if (!is_due<SHIFTED>(w, index)) continue;
+    uint8_t* mark = w.redo + index * 12 + warpgroup * 4 + warp;
     const Tile t = tile_at(w, index);
-    if (!t.exists) continue;
+    if (!t.exists) {
+      if (!SHIFTED && lane == 0) *mark = 0;
+      continue;
+    }
     // This thread's two rows are head `row` of the group, for `token` and the one after it.
     const int token = t.first_row + warpgroup * 8 + warp * 2, position = t.seq_len - t.q_len + token;
     const int head = t.head * GROUP + row;
     const float sink = sinks[head] * LOG2_E;
     const uint64_t query = uniform(swizzled(sm.query[num_tiles & 1] + warpgroup * 64 * HEAD_DIM * 2, 1));
-    float o[36], s[64], m[2], growth[2];
+    constexpr int OUT = SHIFTED ? 36 : 32;  // output, and with a shift the row sums
+    float o[OUT], s[64], m[2], growth[2], sum[4];
     uint32_t p[32];
 #pragma unroll
-    for (int i = 0; i < 36; i++) o[i] = 0.0f;
+    for (int i = 0; i < OUT; i++) o[i] = 0.0f;
+    sum[0] = sum[1] = sum[2] = sum[3] = 0.0f;
     m[0] = m[1] = round_up(sink);
 
     auto store_m = [&] {  // read by the matrix units in the next iteration, after the warpgroup has met
@@ -249,20 +295,34 @@ __device__ void consume(Shared& sm, const Work& w, const float* sinks, uint16_t*
 #pragma unroll
       for (int k = 0; k < 4; k++) mma_scores(s, query + k * 2, key + k * 2, subtract_m || k > 0);
     };
-    auto multiply_values = [&](int at) {  // columns 64 ... 71 are the ones, wherever the descriptor has moved to
-      const uint64_t value = uniform(swizzled(sm.value[at], (shared_address(sm.ones) - shared_address(sm.value[at])) >> 4));
+    auto multiply_values = [&](int at) {
+      // With a shift, columns 64 ... 71 are the ones, wherever the descriptor has moved to.
+      const uint64_t lead = SHIFTED ? (shared_address(sm.ones) - shared_address(sm.value[at])) >> 4 : 1;
+      const uint64_t value = uniform(swizzled(sm.value[at], lead));
 #pragma unroll
-      for (int k = 0; k < 8; k++) mma_out(o, p + 4 * k, value + k * 128 - (uint64_t(k * 128) << 16));
+      for (int k = 0; k < 8; k++) mma_out(o, p + 4 * k, value + k * 128 - (SHIFTED ? uint64_t(k * 128) << 16 : 0));
+    };
+    // Give what a row of this key tile does not see the value `hidden`.
+    auto hide = [&](int j, float hidden) {
+      if (j >= t.whole_begin && j < t.whole_end) return;
+#pragma unroll
+      for (int i = 0; i < 64; i++) {
+        const int distance = position + ((i >> 1) & 1) - (j * TILE_KEYS + (i >> 2) * 8 + column + (i & 1));
+        if ((uint32_t)distance >= (uint32_t)w.window) s[i] = hidden;  // of a later key it is negative
+      }
+    };
+    // From scores to 2^scores, summed: two sums for each row.
+    auto exponentiate_unshifted = [&](int j) {
+      hide(j, -INFINITY_F);
+#pragma unroll
+      for (int i = 0; i < 64; i++) {
+        s[i] = exp2_approx(s[i]);
+        sum[i & 3] += s[i];
+      }
     };
     // From scores minus m to 2^(scores - m), raising m where a score is above it by more than `slack`.
-    auto exponentiate = [&](int j, float slack) {
-      if (j >= t.num_unmasked) {
-#pragma unroll
-        for (int i = 0; i < 64; i++) {
-          const int key = j * TILE_KEYS + (i >> 2) * 8 + column + (i & 1);
-          if (key > position + ((i >> 1) & 1) || key >= t.seq_len) s[i] = -__int_as_float(0x7f800000);
-        }
-      }
+    auto exponentiate_shifted = [&](int j, float slack) {
+      hide(j, -INFINITY_F);
       float most[2];
 #pragma unroll
       for (int r = 0; r < 2; r++) {
@@ -301,39 +361,50 @@ __device__ void consume(Shared& sm, const Work& w, const float* sinks, uint16_t*
     pin(s); mma_fence(); multiply_keys(stage, false); mma_commit();
     mma_wait<0>(); pin(s);
     if (leader) barrier_arrive(&sm.key_empty[stage]);
+    if constexpr (SHIFTED) {
 #pragma unroll
-    for (int i = 0; i < 64; i++) s[i] -= m[(i >> 1) & 1];
-    exponentiate(t.num_blocks - 1, 0.0f);
+      for (int i = 0; i < 64; i++) s[i] -= m[(i >> 1) & 1];
+      exponentiate_shifted(t.end - 1, 0.0f);
+      store_m();
+      o[32] = o[33] = exp2_approx(sink - m[0]);  // the sink: a key with value zero, once
+      o[34] = o[35] = exp2_approx(sink - m[1]);
+    } else {
+      exponentiate_unshifted(t.end - 1);
+    }
     pack_p();
-    store_m();
-    o[32] = o[33] = exp2_approx(sink - m[0]);  // the sink: a key with value zero, once
-    o[34] = o[35] = exp2_approx(sink - m[1]);
     int previous = stage, previous_phase = phase;
     if (++stage == STAGES) { stage = 0; phase ^= 1; }
 
-    for (int j = t.num_blocks - 2; j >= 0; j--) {
+    for (int j = t.end - 2; j >= t.begin; j--) {
       barrier_wait(&sm.value_full[previous], previous_phase);  // loaded before the next keys: waits for both early, so
       barrier_wait(&sm.key_full[stage], phase);                // that no branch comes between the two products
-      asm volatile("bar.sync %0, 128;" ::"r"(1 + warpgroup) : "memory");  // every warp's m is stored
+      if constexpr (SHIFTED) asm volatile("bar.sync %0, 128;" ::"r"(1 + warpgroup) : "memory");  // every warp's m is stored
       pin(s); pin(o); pin(p); mma_fence();
-      multiply_keys(stage, true); mma_commit();
+      multiply_keys(stage, SHIFTED); mma_commit();
       multiply_values(previous); mma_commit();
       mma_wait<1>(); pin(s);
-      const bool grows = exponentiate(j, SLACK);
       // The exponentials must come before the wait below: they are what hides the product with the values. ptxas would
-      // move the wait up, so what stays before it, the release of the keys, is made to depend on some of them: the sign
-      // of an exponential is always 0.
-      uint32_t signs = __float_as_uint(s[0]);
+      // move the wait up, so what stays before it, the release of the keys, is made to depend on them: their sign is
+      // always 0.
+      bool grows = false;
+      uint32_t signs;
+      if constexpr (SHIFTED) {
+        grows = exponentiate_shifted(j, SLACK);
+        signs = __float_as_uint(s[0]);
 #pragma unroll
-      for (int i = 9; i < 64; i += 9) signs &= __float_as_uint(s[i]);
+        for (int i = 9; i < 64; i += 9) signs &= __float_as_uint(s[i]);
+      } else {
+        exponentiate_unshifted(j);
+        signs = __float_as_uint(sum[0]) & __float_as_uint(sum[1]) & __float_as_uint(sum[2]) & __float_as_uint(sum[3]);
+      }
       if (leader) barrier_arrive(&sm.key_empty[stage] + (int)(signs >> 31));
       mma_wait<0>(); pin(o); pin(p);
       if (leader) barrier_arrive(&sm.value_empty[previous]);
-      if (grows) {
+      if (SHIFTED && grows) {
         store_m();
         const float a = exp2_approx(-growth[0]), b = exp2_approx(-growth[1]);
 #pragma unroll
-        for (int i = 0; i < 36; i++) o[i] *= ((i >> 1) & 1) ? b : a;
+        for (int i = 0; i < OUT; i++) o[i] *= ((i >> 1) & 1) ? b : a;
       }
       pack_p();
       previous = stage; previous_phase = phase;
@@ -346,27 +417,47 @@ __device__ void consume(Shared& sm, const Work& w, const float* sinks, uint16_t*
     mma_wait<0>(); pin(o);
     if (leader) barrier_arrive(&sm.value_empty[previous]);
 
+    bool is_lost = false;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
+      float denominator;
+      if constexpr (SHIFTED) {
+        denominator = o[(32 + 2 * r) % OUT];
+      } else {
+        denominator = sum[2 * r] + sum[2 * r + 1];
+        denominator += __shfl_xor_sync(~0u, denominator, 1);
+        denominator += __shfl_xor_sync(~0u, denominator, 2);
+        denominator += exp2_approx(sink);  // a key with value zero, once
+      }
       if (token + r >= t.q_len) continue;
-      const float inverse = 1.0f / o[32 + 2 * r];
+      is_lost |= !(denominator >= LEAST_SUM && denominator < GREATEST_SUM);
+      const float inverse = 1.0f / denominator;
       uint16_t* to = out + ((long long)(t.q_begin + token + r) * w.num_kv_heads * GROUP + head) * HEAD_DIM + column;
 #pragma unroll
       for (int i = 0; i < 8; i++) {
         *reinterpret_cast<uint32_t*>(to + i * 8) = pack_bf16(o[4 * i + 2 * r] * inverse, o[4 * i + 2 * r + 1] * inverse);
       }
     }
+    if constexpr (!SHIFTED) {
+      is_lost = __any_sync(~0u, is_lost);
+      if (lane == 0) *mark = is_lost;
+    }
   }
 }
 
-extern "C" __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1)
-attention_prefill(const __grid_constant__ TensorMap query_map, const __grid_constant__ TensorMap key_map,
-                  const __grid_constant__ TensorMap value_map, const int* block_table, const int* cu_seqlens_q,
-                  const int* seq_lens, const float* sinks, uint16_t* out, int num_requests, int block_table_stride,
-                  int num_row_tiles, int num_kv_heads, int block_size) {
+template <bool SHIFTED>
+__device__ __forceinline__ void attend(const TensorMap* query_map, const TensorMap* key_map, const TensorMap* value_map,
+                                       const float* sinks, uint16_t* out, const Work& w) {
   extern __shared__ uint8_t memory[];
   Shared& sm = *reinterpret_cast<Shared*>((reinterpret_cast<uint64_t>(memory) + 1023) & ~uint64_t(1023));
-  const Work w{block_table, cu_seqlens_q, seq_lens, num_requests, block_table_stride, num_row_tiles, num_kv_heads};
+  if constexpr (SHIFTED) {  // nearly always there is nothing to do: then find out at once
+    const int total = w.num_row_tiles * w.num_kv_heads;
+    bool is_any_due = false;
+    for (int round = threadIdx.x; round * (int)gridDim.x < total; round += blockDim.x) {
+      is_any_due |= is_due<true>(w, tile_index(round));
+    }
+    if (!__syncthreads_or(is_any_due)) return;
+  }
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2; i++) { barrier_init(&sm.query_full[i], 1); barrier_init(&sm.query_empty[i], CONSUMERS); }
     for (int i = 0; i < STAGES; i++) {
@@ -375,16 +466,31 @@ attention_prefill(const __grid_constant__ TensorMap query_map, const __grid_cons
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
-  for (int i = threadIdx.x; i < (int)sizeof(sm.ones) / 4; i += blockDim.x) reinterpret_cast<uint32_t*>(sm.ones)[i] = 0x3f803f80;
-  for (int i = threadIdx.x; i < (int)sizeof(sm.minus_m) / 4; i += blockDim.x) reinterpret_cast<uint32_t*>(sm.minus_m)[i] = 0;
-  async_proxy_fence();
+  if constexpr (SHIFTED) {
+    for (int i = threadIdx.x; i < (int)sizeof(sm.ones) / 4; i += blockDim.x) reinterpret_cast<uint32_t*>(sm.ones)[i] = 0x3f803f80;
+    for (int i = threadIdx.x; i < (int)sizeof(sm.minus_m) / 4; i += blockDim.x) reinterpret_cast<uint32_t*>(sm.minus_m)[i] = 0;
+    async_proxy_fence();
+  }
   __syncthreads();
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
   if (warpgroup == CONSUMERS) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
-    if (threadIdx.x == CONSUMERS * 128) produce(sm, &query_map, &key_map, &value_map, w, block_size);
+    if (threadIdx.x == CONSUMERS * 128) produce<SHIFTED>(sm, query_map, key_map, value_map, w);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
-    consume(sm, w, sinks, out, warpgroup);
+    consume<SHIFTED>(sm, w, sinks, out, warpgroup);
   }
 }
+
+#define KERNEL(name, shifted)                                                                                          \
+  extern "C" __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1)                                               \
+  name(const __grid_constant__ TensorMap query_map, const __grid_constant__ TensorMap key_map,                         \
+       const __grid_constant__ TensorMap value_map, const int* block_table, const int* cu_seqlens_q,                   \
+       const int* seq_lens, const float* sinks, uint16_t* out, uint8_t* redo, int num_requests,                        \
+       int block_table_stride, int num_row_tiles, int num_kv_heads, int block_size, int window) {                      \
+    attend<shifted>(&query_map, &key_map, &value_map, sinks, out,                                                      \
+                    Work{block_table, cu_seqlens_q, seq_lens, num_requests, block_table_stride, num_row_tiles,         \
+                         num_kv_heads, block_size, window, redo});                                                     \
+  }
+KERNEL(attention_prefill_unshifted, false)
+KERNEL(attention_prefill_shifted, true)
