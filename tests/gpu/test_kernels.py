@@ -174,8 +174,9 @@ def test_prefill_attention_with_sinks_far_from_the_scores(sink: float) -> None:
 
 def test_prefill_attention_far_below_a_sink_that_is_far_below_zero() -> None:
     batch = Batch(((200, 200),), block_size=128)
-    batch.key[:] = batch.key[:1, :1, :1]  # all keys alike, so that a query has one score
-    batch.query[:] = -batch.key[0, 0, 0] * 3  # around -270 in log2
+    key = normal(64)
+    batch.key[batch.table[0, :2].long()] = key  # all keys alike, so that a query has one score
+    batch.query[:] = -3 * key  # around -190 in log2
     batch.sinks[:] = torch.linspace(-250, -120, 64)
     batch.check(None, LN_2)
 
