@@ -1,11 +1,10 @@
-"""`rose verify`: a model's logits and greedy tokens in each number format, against a slow float32 oracle."""
+"""`rose verify`: a model's logits and greedy answers in each number format, against a slow float32 oracle."""
 
-import importlib
 import json
-import random
 import sys
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,22 +12,17 @@ import cyclopts
 from rich.console import Console
 from rich.table import Table
 
+from rose.cli.verify_prompts import Prompts
 from rose.errors import ConfigError
 from rose.log import setup_logging
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rose.weights.checkpoint import Checkpoint
+    from rose.models.base import CausalLM
+    from rose.weights.agreement import Agreement, Comparison, Text
     from rose.weights.loader import FormatChoice
 
-_PROMPTS = (
-    "The capital of France is",
-    "What is 17 plus 25? Think step by step, then give the number alone.",
-    "Write a list of five animals, one on each line, in alphabetical order.",
-    "def fibonacci(n):\n    if n < 2:\n        return n\n    return",
-    "Der Zug nach Hamburg fährt um 14:05 Uhr von Gleis 7 ab. Wann und wo fährt der Zug ab?",
-)
 _FORMATS: tuple[tuple["FormatChoice", "FormatChoice"], ...] = (
     ("bf16", "bf16"),
     ("mxfp4", "bf16"),
@@ -38,9 +32,6 @@ _FORMATS: tuple[tuple["FormatChoice", "FormatChoice"], ...] = (
     ("fp8", "fp8"),
     ("fp8-block", "fp8-block"),
 )
-_RANDOM_PROMPT_TOKENS = 24
-
-Oracle = Callable[[list[list[int]]], "list[Tensor]"]
 
 
 def verify(
@@ -52,11 +43,16 @@ def verify(
     dense: Literal["auto", "bf16", "fp8", "fp8-block"] = "auto",
     dtype: Literal["float32", "bfloat16"] = "float32",
     device: Literal["auto", "cpu", "cuda"] = "auto",
-    max_tokens: int = 16,
-    prompts: int = len(_PROMPTS),
+    prompts: Path | None = None,
+    num_prompts: int | None = None,
+    max_tokens: int = 64,
     as_json: Annotated[bool, cyclopts.Parameter(name="--json", negative="")] = False,
 ) -> None:
-    """Compare a model with a slow float32 oracle, on fixed prompts and what follows them greedily.
+    """Compare a model in each number format with a slow float32 oracle, on prompts and the oracle's answers to them.
+
+    Positions of the answers, where the model speaks, and of the prompts are told apart, and each is also compared with
+    the model whose weights and activations are not rounded (bf16). The prompts that come with rose are chats, or plain
+    texts for a checkpoint that has no chat format.
 
     Parameters
     ----------
@@ -73,50 +69,91 @@ def verify(
         Of activations.
     device
         Where rose computes; the oracle is on the CPU.
-    max_tokens
-        Greedy tokens after each prompt.
     prompts
-        How many of the fixed prompts to use.
+        A file of JSON lines to use instead of the prompts that come with rose. Each is {"messages": [...]}, with
+        "tools" and "reasoning_effort" as in /v1/chat/completions, {"prompt": text} or {"prompt_token_ids": [id, ...]}.
+    num_prompts
+        Use only so many, from the first.
+    max_tokens
+        The most tokens of an answer.
     as_json
-        Print one JSON object instead of a table.
+        Print one JSON object instead of tables.
 
     """
     import torch
 
-    from rose.weights.agreement import greedy_tokens, measure_agreement, model_logits
+    from rose.models.registry import plan_model
+    from rose.weights.agreement import compare, greedy_answers, model_logits
     from rose.weights.checkpoint import Checkpoint
     from rose.weights.loader import load_from
+    from rose.weights.oracle import reference_oracle, transformers_oracle
     from rose.weights.resolve import resolve_checkpoint
 
     setup_logging("verify", level="WARNING")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    if max_tokens < 0 or not 1 <= prompts <= len(_PROMPTS):
-        raise ConfigError(f"--max-tokens is at least 0 and --prompts from 1 to {len(_PROMPTS)}")
+    if max_tokens < 0 or (num_prompts is not None and num_prompts < 1):
+        raise ConfigError("--max-tokens is at least 0 and --num-prompts at least 1")
     checkpoint = Checkpoint(resolve_checkpoint(model))
-    oracle = _reference(checkpoint) if against == "reference" else _transformers(checkpoint)
-    texts = _prompt_ids(checkpoint)[:prompts]
-    oracle_tokens = _continue_greedily(oracle, texts, max_tokens)
-    texts_and_tokens = [text + tokens for text, tokens in zip(texts, oracle_tokens, strict=True)]
-    expected = oracle(texts_and_tokens)
-    results: list[dict[str, Any]] = []
+    stored = plan_model(checkpoint.config, checkpoint.tensors.keys(), str(checkpoint.config_path)).stored
+    maker = Prompts(checkpoint.folder, int(checkpoint.config["vocab_size"]))
+    prompt_ids = (maker.built_in() if prompts is None else maker.of_file(prompts))[:num_prompts]
+    if not prompt_ids:
+        raise ConfigError(f"{prompts} has no prompts")
+    oracle = reference_oracle(checkpoint) if against == "reference" else transformers_oracle(checkpoint)
+
+    def load(experts: "FormatChoice", dense: "FormatChoice") -> "CausalLM":
+        return load_from(checkpoint, device=device, dtype=getattr(torch, dtype), experts=experts, dense=dense)
+
+    # MXFP4 holds the values of bf16 experts in less memory.
+    base = load("mxfp4" if stored.experts == "mxfp4" else "bf16", "bf16")
+    texts, expected = greedy_answers(oracle, base, prompt_ids, max_tokens, {*maker.stop_ids, *base.eos_token_ids})
+    unrounded = [model_logits(base, text.token_ids) for text in texts]
+    del base
+    rows: list[_Row] = []
     for expert_format, dense_format in _chosen_formats(experts, dense):
-        loaded = load_from(
-            checkpoint, device=device, dtype=getattr(torch, dtype), experts=expert_format, dense=dense_format
-        )
-        agreement = measure_agreement(
-            [model_logits(loaded, text) for text in texts_and_tokens],
-            expected,
-            [greedy_tokens(loaded, text, max_tokens) for text in texts],
-            oracle_tokens,
-        )
-        results.append({"experts": expert_format, "dense": dense_format, **asdict(agreement)})
+        loaded = load(expert_format, dense_format)
+        comparison = compare(partial(_logits, loaded), (expected, unrounded), texts)
+        rows.append(_Row(expert_format, dense_format, comparison))
         del loaded
     if as_json:
-        report = {"model": model, "against": against, "dtype": dtype, "device": device, "formats": results}
-        print(json.dumps(report, indent=2))
+        report = {"model": model, "against": against, "dtype": dtype, "device": device, "num_prompts": len(texts)}
+        print(json.dumps({**report, "formats": [row.as_json() for row in rows]}, indent=2))
     else:
-        _print_table(f"{model} in {dtype} on {device}, against {against} in float32", results)
+        _print_tables(f"{model} in {dtype} on {device}, against {against} in float32", rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A pair of formats and how the model in them compares with the oracle and with the unrounded model."""
+
+    experts: "FormatChoice"
+    dense: "FormatChoice"
+    comparison: "Comparison"
+
+    def as_json(self) -> dict[str, Any]:
+        """Of answers and of prompts the agreement with each."""
+        comparison = self.comparison
+        kinds = {"answers": comparison.answers, "prompts": comparison.prompts}
+        return {
+            "experts": self.experts,
+            "dense": self.dense,
+            "same_answers": comparison.same_answers,
+            "num_answers": comparison.num_answers,
+            **{
+                kind: {
+                    name: None if agreement is None else asdict(agreement)
+                    for name, agreement in zip(("oracle", "bf16"), agreements, strict=True)
+                }
+                for kind, agreements in kinds.items()
+            },
+        }
+
+
+def _logits(model: "CausalLM", text: "Text") -> "Tensor":
+    from rose.weights.agreement import model_logits
+
+    return model_logits(model, text.token_ids)
 
 
 def _chosen_formats(
@@ -127,80 +164,34 @@ def _chosen_formats(
     return [pair for pair in _FORMATS if dense in ("auto", pair[1])]
 
 
-def _reference(checkpoint: "Checkpoint") -> Oracle:
-    from rose.models.gpt_oss.config import read_config
-    from rose.models.gpt_oss.reference import reference_logits
-    from rose.weights.float_weights import FloatWeights
-
-    config = read_config(checkpoint.config, str(checkpoint.config_path))
-    weights = FloatWeights(checkpoint)
-    return lambda texts: reference_logits(config, weights, texts)
-
-
-def _transformers(checkpoint: "Checkpoint") -> Oracle:
-    import torch
-
-    from rose.models.gpt_oss.weight_map import find_stored
-
-    try:
-        transformers: Any = importlib.import_module("transformers")
-    except ImportError:
-        raise ConfigError("--against transformers needs transformers 5: pip install transformers") from None
-    if find_stored(checkpoint.tensors).layout != "hf":
-        raise ConfigError("transformers reads the hf layout only; use --against reference")
-    options: dict[str, Any] = {}
-    if "quantization_config" in checkpoint.config:
-        options["quantization_config"] = transformers.Mxfp4Config(dequantize=True)
-    model: Any = transformers.GptOssForCausalLM.from_pretrained(
-        checkpoint.folder,
-        dtype=torch.float32,
-        attn_implementation="eager",
-        experts_implementation="eager",
-        **options,
-    )
-    model = model.float().eval()
-
-    def logits(texts: "list[list[int]]") -> "list[Tensor]":
-        with torch.inference_mode():
-            return [model(torch.tensor([text])).logits[0] for text in texts]
-
-    return logits
-
-
-def _continue_greedily(oracle: Oracle, texts: list[list[int]], count: int) -> list[list[int]]:
-    tokens: list[list[int]] = [[] for _ in texts]
-    for _ in range(count):
-        logits = oracle([text + more for text, more in zip(texts, tokens, strict=True)])
-        for more, rows in zip(tokens, logits, strict=True):
-            more.append(int(rows[-1].argmax()))
-    return tokens
-
-
-def _prompt_ids(checkpoint: "Checkpoint") -> list[list[int]]:
-    """The fixed prompts in the model's own tokens; without a tokenizer, tokens at random but always the same."""
-    from rose.chat.tokenizer import load_tokenizer
-
-    if (Path(checkpoint.folder) / "tokenizer.json").is_file():
-        tokenizer = load_tokenizer(checkpoint.folder)
-        return [tokenizer.encode(prompt) for prompt in _PROMPTS]
-    vocab_size = int(checkpoint.config["vocab_size"])
-    generator = random.Random(0)
-    return [[generator.randrange(vocab_size) for _ in range(_RANDOM_PROMPT_TOKENS)] for _ in _PROMPTS]
-
-
-def _print_table(title: str, results: list[dict[str, Any]]) -> None:
+def _print_tables(title: str, rows: "Sequence[_Row]") -> None:
     console = Console(width=None if sys.stdout.isatty() else 1000)
-    columns = ("experts", "dense", "max abs", "RMS", "relative RMS", "top-1", "mean KL", "greedy tokens")
-    table = Table(*columns, title=title)
-    for row in results:
-        table.add_row(
-            row["experts"],
-            row["dense"],
-            f"{row['max_abs']:.3g}",
-            f"{row['rms']:.3g}",
-            f"{row['relative_rms']:.2%}",
-            f"{row['top1']:.1%}",
-            f"{row['mean_kl']:.2g}",
-            f"{row['same_greedy_tokens']} of {row['num_greedy_tokens']}",
-        )
-    console.print(table)
+    console.print(title, markup=False, highlight=False)
+    for kind in ("answers", "prompts"):
+        agreements = [row.comparison.answers if kind == "answers" else row.comparison.prompts for row in rows]
+        num_positions = max(agreement.num_positions if agreement else 0 for agreement, _ in agreements)
+        columns = ["experts", "dense", "max abs", "RMS", "relative RMS", "top-1", "mean KL", "top-1, bf16", "KL, bf16"]
+        table = Table(*columns, "differ (near ties)", title=f"{kind}: {num_positions:,} positions")
+        if kind == "answers":
+            table.add_column("same answers")
+        for row, (oracle, bf16) in zip(rows, agreements, strict=True):
+            cells = [row.experts, row.dense, *_cells(oracle, bf16)]
+            if kind == "answers":
+                cells.append(f"{row.comparison.same_answers} of {row.comparison.num_answers}")
+            table.add_row(*cells)
+        console.print(table)
+
+
+def _cells(oracle: "Agreement | None", bf16: "Agreement | None") -> list[str]:
+    if oracle is None or bf16 is None:
+        return ["–"] * 8
+    return [
+        f"{oracle.max_abs:.3g}",
+        f"{oracle.rms:.3g}",
+        f"{oracle.relative_rms:.2%}",
+        f"{oracle.top1:.2%}",
+        f"{oracle.mean_kl:.2g}",
+        f"{bf16.top1:.2%}",
+        f"{bf16.mean_kl:.2g}",
+        f"{bf16.num_different} ({bf16.num_near_ties})",
+    ]

@@ -68,36 +68,101 @@ def test_synth_of_a_config(tmp_path):
     assert json.loads((first / "config.json").read_text())["num_hidden_layers"] == 2
 
 
+def verified(capsys, *arguments):
+    """The report of `rose verify`, with its rows by their formats."""
+    rose("verify", *arguments, "--json")
+    report = json.loads(capsys.readouterr().out)
+    return report, {(row["experts"], row["dense"]): row for row in report["formats"]}
+
+
 @pytest.mark.parametrize("against", ["reference", "transformers"])
 def test_verify_finds_bf16_exact_and_fp8_near(folder, against, capsys):
-    rose("verify", folder, "--against", against, "--max-tokens", 3, "--prompts", 2, "--json")
-    rows = {(row["experts"], row["dense"]): row for row in json.loads(capsys.readouterr().out)["formats"]}
+    report, rows = verified(capsys, folder, "--against", against, "--max-tokens", 3, "--num-prompts", 2)
+    assert report["num_prompts"] == 2
     for formats in (("bf16", "bf16"), ("mxfp4", "bf16")):
-        assert rows[formats]["max_abs"] < 1e-4
-        assert rows[formats]["top1"] == 1
-        assert rows[formats]["same_greedy_tokens"] == rows[formats]["num_greedy_tokens"] == 6
-    assert 0.01 < rows["fp8", "bf16"]["relative_rms"] < 0.3
-    assert rows["fp8", "fp8"]["mean_kl"] > rows["bf16", "bf16"]["mean_kl"]
+        for kind, num_positions in (("answers", 6), ("prompts", 2 * 23)):
+            agreement = rows[formats][kind]["oracle"]
+            assert agreement["num_positions"] == num_positions
+            assert agreement["max_abs"] < 1e-4
+            assert agreement["top1"] == 1
+        assert rows[formats]["same_answers"] == rows[formats]["num_answers"] == 2
+    assert 0.01 < rows["fp8", "bf16"]["prompts"]["oracle"]["relative_rms"] < 0.3
+    assert rows["fp8", "fp8"]["prompts"]["oracle"]["mean_kl"] > rows["bf16", "bf16"]["prompts"]["oracle"]["mean_kl"]
 
 
-def test_verify_in_a_table(folder, capsys):
-    rose("verify", folder, "--experts", "fp8", "--max-tokens", 0, "--prompts", 1)
-    assert "0 of 0" in capsys.readouterr().out
+def test_verify_compares_with_bf16_in_the_same_activations(folder, capsys):
+    """What bfloat16 activations cost is no part of what a format costs."""
+    _, rows = verified(capsys, folder, "--dtype", "bfloat16", "--max-tokens", 2)
+    bf16, fp8 = rows["bf16", "bf16"]["prompts"], rows["fp8", "bf16"]["prompts"]
+    assert bf16["oracle"]["rms"] > 1e-3
+    assert bf16["bf16"]["rms"] < bf16["oracle"]["rms"] / 100
+    assert fp8["bf16"]["rms"] > bf16["oracle"]["rms"]
+
+
+def test_verify_in_tables(folder, capsys):
+    rose("verify", folder, "--experts", "fp8", "--max-tokens", 0, "--num-prompts", 1)
+    out = capsys.readouterr().out
+    assert "answers: 0 positions" in out
+    assert "prompts: 23 positions" in out
+    assert "0 of 0" in out
 
 
 def test_verify_compares_the_formats_that_are_chosen(folder, capsys):
     def pairs(*arguments):
-        rose("verify", folder, *arguments, "--max-tokens", 0, "--prompts", 1, "--json")
-        return [(row["experts"], row["dense"]) for row in json.loads(capsys.readouterr().out)["formats"]]
+        return list(verified(capsys, folder, *arguments, "--max-tokens", 0, "--num-prompts", 1)[1])
 
     assert len(pairs()) == 7
     assert pairs("--dense", "fp8") == [("bf16", "fp8"), ("fp8", "fp8")]
     assert pairs("--experts", "fp8", "--dense", "bf16") == [("fp8", "bf16")]
 
 
+def test_verify_holds_chats_with_rose_demo(tmp_path, capsys):
+    """Its own prompts, and those of a file: the answers are what a float model says, and FP8 says the same."""
+    _, rows = verified(capsys, "rose-demo", "--experts", "fp8", "--num-prompts", 4, "--max-tokens", 24)
+    row = rows["fp8", "auto"]
+    assert row["same_answers"] == row["num_answers"] == 4
+    assert row["answers"]["oracle"]["top1"] == 1
+    assert 40 < row["answers"]["oracle"]["num_positions"] < 4 * 24  # they end by themselves
+    chat = {"messages": [{"role": "user", "content": "What is 12 + 7?"}], "reasoning_effort": "low"}
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps(chat) + "\n\n" + json.dumps({"prompt_token_ids": [5, 6, 7]}) + "\n")
+    report, rows = verified(capsys, "rose-demo", "--experts", "fp8", "--prompts", path, "--max-tokens", 4)
+    assert report["num_prompts"] == 2
+    assert rows["fp8", "auto"]["answers"]["oracle"]["num_positions"] == 8
+
+
 def test_verify_refuses_what_it_cannot_do(folder, tmp_path):
-    with pytest.raises(ConfigError, match="--prompts from 1 to 5"):
-        rose("verify", folder, "--prompts", 6)
+    with pytest.raises(ConfigError, match="--num-prompts at least 1"):
+        rose("verify", folder, "--num-prompts", 0)
     rose("convert", folder, tmp_path / "out", "--experts", "fp8")
     with pytest.raises(ConfigError, match="hf layout only"):
         rose("verify", tmp_path / "out", "--against", "transformers")
+
+
+@pytest.mark.parametrize(
+    ("model", "line", "message"),
+    [
+        ("rose-demo", "{", "line 2: .*delimiter|line 2: Expecting"),
+        ("rose-demo", "[1, 2]", 'line 2: expected {"messages"'),
+        ("rose-demo", '{"prompt": "a", "n": 2}', 'line 2: expected {"messages"'),
+        ("rose-demo", '{"prompt": ""}', "line 2: a prompt needs tokens"),
+        ("rose-demo", '{"prompt_token_ids": [2048]}', "line 2: a prompt needs tokens, with ids from 0 to 2047"),
+        ("rose-demo", '{"prompt_token_ids": [-1]}', "line 2: a prompt needs tokens"),
+        ("rose-demo", '{"prompt_token_ids": [true]}', 'line 2: expected {"messages"'),
+        ("rose-demo", '{"messages": [{"role": "user", "content": 3}]}', "line 2: .*content"),
+        ("rose-demo", '{"messages": []}', "line 2: messages must not be empty"),
+        ("rose-demo", '{"messages": [], "max_tokens": 3}', 'line 2: expected {"messages"'),
+        ("tiny", '{"prompt": "a"}', "line 2: the checkpoint has no tokenizer"),
+        ("tiny", '{"messages": []}', "line 2: the checkpoint has no chat format"),
+    ],
+)
+def test_verify_says_which_prompt_is_wrong(model, line, message, folder, tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt_token_ids": [1]}\n' + line + "\n")
+    with pytest.raises(ConfigError, match=message):
+        rose("verify", folder if model == "tiny" else model, "--prompts", path)
+    path.write_text("\n")
+    with pytest.raises(ConfigError, match="has no prompts"):
+        rose("verify", "rose-demo", "--prompts", path)
+    with pytest.raises(ConfigError, match="cannot read"):
+        rose("verify", "rose-demo", "--prompts", tmp_path)

@@ -1,4 +1,5 @@
 import json
+from importlib.resources import files
 from random import Random
 
 import pytest
@@ -7,6 +8,7 @@ from demo.tasks.arithmetic import Problem
 from demo.tasks.mixture import BUILDERS, EFFORTS, build, random_example
 from demo.tasks.split import is_held_out
 from demo.tasks.words import invented
+from demo.verify_chats import chats
 
 
 def _examples(split, count=40):
@@ -64,3 +66,8 @@ def test_both_orders_of_a_sum_are_on_the_same_side():
     assert Problem("+", 12, 345).key == Problem("+", 345, 12).key
     assert Problem("-", 12, 345).key != Problem("-", 345, 12).key
     assert Problem("*", 7, 8).key is None
+
+
+def test_the_chats_of_verify_are_what_the_tasks_make():
+    path = files("rose").joinpath("assets", "verify", "chats.jsonl")
+    assert path.read_text(encoding="utf-8").splitlines() == list(chats())
