@@ -67,9 +67,12 @@ def test_prefill_agrees_with_the_oracle(case: Case) -> None:
     check(out, inputs)
 
 
+@pytest.mark.parametrize("tile_keys", [16, 32], ids=["a tile in a block", "a tile over blocks"])
 @pytest.mark.parametrize(("num_splits", "min_tiles"), [(1, 1), (3, 1), (3, 2), (7, 3)])
 @pytest.mark.parametrize("case", DECODE, ids=lambda case: case.why)
-def test_decode_agrees_with_the_oracle_and_counts_the_sink_once(case: Case, num_splits: int, min_tiles: int) -> None:
+def test_decode_agrees_with_the_oracle_and_counts_the_sink_once(
+    case: Case, num_splits: int, min_tiles: int, tile_keys: int
+) -> None:
     from rose.kernels.paged_attention.decode_triton import attention_decode_triton
 
     inputs = half_inputs(case)
@@ -82,6 +85,6 @@ def test_decode_agrees_with_the_oracle_and_counts_the_sink_once(case: Case, num_
         sinks=inputs.sinks,
         scale=case.head_dim**-0.5,
         sliding_window=case.sliding_window,
-        launch=DecodeLaunch(16, num_splits, min_tiles, 4, 2),
+        launch=DecodeLaunch(tile_keys, num_splits, min_tiles, 4, 2),
     )
     check(out, inputs)

@@ -6,6 +6,7 @@ pool, which is as large as the largest graph needs.
 """
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -64,7 +65,9 @@ class WaitsForDevice(Exception):
 def forbid_waiting() -> Iterator[None]:
     """Raise `WaitsForDevice` where torch waits for the GPU while the block runs, as some reference kernels make it."""
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it says that it is a prototype
+        torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     except RuntimeError as error:

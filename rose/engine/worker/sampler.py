@@ -61,10 +61,11 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow], mask: TokenMask | None =
         chosen = adjusted - best[:, None] if len(drawn) == len(rows) else adjusted[index] - best[index, None]
         token_ids[index] = _draw(chosen, [rows[i] for i in drawn])
     logprobs = _logprobs(logits, token_ids, rows)
-    valid = best.isfinite().tolist()
+    # In one piece: each copy waits for the device.
+    chosen_ids, valid = torch.stack((token_ids, best.isfinite())).tolist()
     return [
-        Sampled(token_id, is_valid, logprob)
-        for token_id, is_valid, logprob in zip(token_ids.tolist(), valid, logprobs, strict=True)
+        Sampled(token_id, bool(is_valid), logprob)
+        for token_id, is_valid, logprob in zip(chosen_ids, valid, logprobs, strict=True)
     ]
 
 
