@@ -5,6 +5,7 @@ import torch
 
 from rose.errors import UnsupportedShape
 from rose.kernels.paged_attention import reference
+from rose.kernels.paged_attention.launch import AttentionShape, heads_together
 from tests.kernels.attention_cases import CASES, Case, make_inputs, oracle
 
 
@@ -121,3 +122,25 @@ def test_violated_contract_gives_the_values(changes, message):
         changes = changes | {"value_cache": changes["key_cache"]}
     with pytest.raises(UnsupportedShape, match=message):
         inputs.run(**changes)
+
+
+@pytest.mark.parametrize(
+    ("max_kv_len", "num_kv_heads", "sliding_window", "expected"),
+    [(8192, 8, None, 8), (32768, 8, None, 4), (65536, 8, None, 2), (128000, 8, None, 1), (128000, 8, 128, 8)]
+    + [(60000, 6, None, 2), (30000, 6, None, 3), (10**6, 1, None, 1)],
+)
+def test_heads_worked_on_together_share_the_cache(max_kv_len, num_kv_heads, sliding_window, expected):
+    shape = AttentionShape(
+        num_tokens=100,
+        num_requests=1,
+        max_query_len=100,
+        max_kv_len=max_kv_len,
+        num_q_heads=8 * num_kv_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=64,
+        block_size=128,
+        sliding_window=sliding_window,
+        is_bf16=True,
+        scores_in_log2=True,
+    )
+    assert heads_together(shape) == expected

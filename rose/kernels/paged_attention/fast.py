@@ -9,6 +9,7 @@ from rose.kernels.paged_attention.launch import (
     LN_2,
     AttentionShape,
     decode_launch,
+    heads_together,
     prefill_launch,
     uses_cuda_prefill,
 )
@@ -75,6 +76,7 @@ def paged_attention_fast(
             seq_lens=seq_lens,
             sinks=sinks,
             sliding_window=sliding_window,
+            heads_together=heads_together(shape),
         )
     return attention_prefill_triton(
         query,

@@ -39,6 +39,26 @@ def uses_cuda_prefill(shape: AttentionShape) -> bool:
     )
 
 
+# What the keys and values that are worked on at a time may take of the L2 cache's 50 MB.
+_L2_SHARE_BYTES = 32 << 20
+
+
+def heads_together(shape: AttentionShape) -> int:
+    """How many KV heads `prefill_sm90` works on at a time, a divisor of num_kv_heads.
+
+    The more, the more evenly the work ends; but once their keys and values together exceed the L2 cache, each row tile
+    reads them from memory again: 128000 tokens take 250 ms with all 8 heads at once and 223 one by one.
+    """
+    if shape.sliding_window is not None:
+        return shape.num_kv_heads
+    per_head = shape.max_kv_len * shape.head_dim * 2 * 2
+    return max(
+        n
+        for n in range(1, shape.num_kv_heads + 1)
+        if shape.num_kv_heads % n == 0 and (n == 1 or n * per_head <= _L2_SHARE_BYTES)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class PrefillLaunch:
     """Tile of `prefill_triton`: tile_queries x tile_keys."""

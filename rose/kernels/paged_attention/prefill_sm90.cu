@@ -5,10 +5,11 @@
 //
 // One block works on 24 tokens x 8 heads = 192 rows of one KV head: three consumer warpgroups of 64 rows (8 tokens x
 // 8 heads) and a producer warp that keeps a ring of key and value tiles full through TMA. Blocks are persistent and
-// take row tiles longest first, in alternating direction, so that all end together.
+// take row tiles longest first, in alternating direction, so that all end together, and only of as many KV heads at a
+// time as fit the L2 cache.
 //
-// What bounds this shape is the softmax as much as the products, and power as much as either: whatever the inner loop
-// does not do is won. Hence two kernels:
+// At this shape the softmax costs as much as the products, and power binds before either: what the inner loop does not
+// do is won. Row sums are eight more columns of V, all ones. And there are two kernels:
 //
 // attention_prefill_unshifted takes 2^score as it is, no maximum subtracted. Float32 sums and bfloat16 weights keep their
 // relative precision wherever they are between 2^-126 and 2^127, so a row whose sum, sink included, ends within 2^-60
@@ -17,8 +18,8 @@
 //
 // attention_prefill_shifted is the usual online softmax and computes marked rows only. The matrix units do its
 // subtraction: a 16-wide step of K whose A operand holds -m in its first column and whose B operand is all ones starts
-// the accumulators at -m (m is kept as a bfloat16 number for that), and the row sums are eight more columns of V, all
-// ones. m only moves when a score exceeds it by more than 2^8; until then the numbers are merely scaled, not wrong.
+// the accumulators at -m (m is kept as a bfloat16 number for that). m only moves when a score exceeds it by more than
+// 2^8; until then the numbers are merely scaled, not wrong.
 //
 // Sources: FlashAttention-3 (Shah et al., arXiv 2407.08608) for the overlap of softmax and products and the register
 // split; Milakov and Gimelshein, arXiv 1805.02867, for the running maximum; the PTX ISA's wgmma and tensor-copy chapters.
@@ -113,14 +114,6 @@ __device__ __forceinline__ void mma_scores(float (&s)[64], uint64_t a, uint64_t 
       : R8(s, 0), R8(s, 8), R8(s, 16), R8(s, 24), R8(s, 32), R8(s, 40), R8(s, 48), R8(s, 56)
       : "l"(a), "l"(b), "r"(accumulate));
 }
-// out [64 x 64] += P [64 x 16] (registers) V [16 x 64]
-__device__ __forceinline__ void mma_out(float (&o)[32], const uint32_t* p, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;\n"
-      : R8(o, 0), R8(o, 8), R8(o, 16), R8(o, 24)
-      : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(b));
-}
 // out [64 x 72] += P [64 x 16] (registers) V [16 x 72]: 64 columns of values and 8 of ones
 __device__ __forceinline__ void mma_out(float (&o)[36], const uint32_t* p, uint64_t b) {
   asm volatile(
@@ -150,6 +143,7 @@ struct Work {
   const int* cu_seqlens_q;  // [num_requests + 1]
   const int* seq_lens;      // [num_requests]
   int num_requests, block_table_stride, num_row_tiles, num_kv_heads, block_size;
+  int heads_together;  // KV heads that are worked on at a time, so that their keys and values stay in the L2 cache
   int window;     // keys that a row sees, itself included; INT_MAX for all
   uint8_t* redo;  // [num_row_tiles * num_kv_heads, 12]: by warp, whether its rows must be computed with a shift
 };
@@ -165,8 +159,9 @@ struct Tile {
 // Row tile r of the batch: request i owns tiles cu_seqlens_q[i] / TILE_TOKENS + i ..., some of which do not exist.
 __device__ __forceinline__ Tile tile_at(const Work& w, int index) {
   Tile t;
-  t.head = index % w.num_kv_heads;
-  const int row_tile = w.num_row_tiles - 1 - index / w.num_kv_heads;  // the last rows see the most keys: first
+  const int per_pass = w.num_row_tiles * w.heads_together, in_pass = index % per_pass;
+  t.head = index / per_pass * w.heads_together + in_pass % w.heads_together;
+  const int row_tile = w.num_row_tiles - 1 - in_pass / w.heads_together;  // the last rows see the most keys: first
   int low = 0, high = w.num_requests - 1;
   while (low < high) {
     const int middle = (low + high + 1) >> 1;
@@ -250,7 +245,6 @@ __device__ __forceinline__ float round_up(float x) {
 
 template <bool SHIFTED>
 __device__ void consume(Shared& sm, const Work& w, const float* sinks, uint16_t* out, int warpgroup) {
-  const float INFINITY_F = __int_as_float(0x7f800000);
   const int warp = (threadIdx.x / 32) & 3, lane = threadIdx.x & 31;
   const bool leader = (threadIdx.x & 127) == 0;
   const int row = lane >> 2, column = (lane & 3) * 2;  // of the 16 x 8 pieces that a warp's accumulators are made of
@@ -273,13 +267,11 @@ __device__ void consume(Shared& sm, const Work& w, const float* sinks, uint16_t*
     const int head = t.head * GROUP + row;
     const float sink = sinks[head] * LOG2_E;
     const uint64_t query = uniform(swizzled(sm.query[num_tiles & 1] + warpgroup * 64 * HEAD_DIM * 2, 1));
-    constexpr int OUT = SHIFTED ? 36 : 32;  // output, and with a shift the row sums
-    float o[OUT], s[64], m[2], growth[2], sum[4];
+    float o[36], s[64], m[2], growth[2];  // o: 64 columns of output, and the row sums
     uint32_t p[32];
 #pragma unroll
-    for (int i = 0; i < OUT; i++) o[i] = 0.0f;
-    sum[0] = sum[1] = sum[2] = sum[3] = 0.0f;
-    m[0] = m[1] = round_up(sink);
+    for (int i = 0; i < 36; i++) o[i] = 0.0f;
+    m[0] = m[1] = SHIFTED ? round_up(sink) : 0.0f;
 
     auto store_m = [&] {  // read by the matrix units in the next iteration, after the warpgroup has met
       if ((lane & 3) == 0) {
@@ -295,34 +287,27 @@ __device__ void consume(Shared& sm, const Work& w, const float* sinks, uint16_t*
 #pragma unroll
       for (int k = 0; k < 4; k++) mma_scores(s, query + k * 2, key + k * 2, subtract_m || k > 0);
     };
-    auto multiply_values = [&](int at) {
-      // With a shift, columns 64 ... 71 are the ones, wherever the descriptor has moved to.
-      const uint64_t lead = SHIFTED ? (shared_address(sm.ones) - shared_address(sm.value[at])) >> 4 : 1;
-      const uint64_t value = uniform(swizzled(sm.value[at], lead));
+    auto multiply_values = [&](int at) {  // columns 64 ... 71 are the ones, wherever the descriptor has moved to
+      const uint64_t value = uniform(swizzled(sm.value[at], (shared_address(sm.ones) - shared_address(sm.value[at])) >> 4));
 #pragma unroll
-      for (int k = 0; k < 8; k++) mma_out(o, p + 4 * k, value + k * 128 - (SHIFTED ? uint64_t(k * 128) << 16 : 0));
+      for (int k = 0; k < 8; k++) mma_out(o, p + 4 * k, value + k * 128 - (uint64_t(k * 128) << 16));
     };
-    // Give what a row of this key tile does not see the value `hidden`.
-    auto hide = [&](int j, float hidden) {
+    // Give the keys of this tile that a row does not see a score of minus infinity.
+    auto hide = [&](int j) {
       if (j >= t.whole_begin && j < t.whole_end) return;
 #pragma unroll
       for (int i = 0; i < 64; i++) {
         const int distance = position + ((i >> 1) & 1) - (j * TILE_KEYS + (i >> 2) * 8 + column + (i & 1));
-        if ((uint32_t)distance >= (uint32_t)w.window) s[i] = hidden;  // of a later key it is negative
+        if ((uint32_t)distance >= (uint32_t)w.window) s[i] = -__int_as_float(0x7f800000);  // negative: later
       }
     };
-    // From scores to 2^scores, summed: two sums for each row.
-    auto exponentiate_unshifted = [&](int j) {
-      hide(j, -INFINITY_F);
+    auto exponentiate = [&] {
 #pragma unroll
-      for (int i = 0; i < 64; i++) {
-        s[i] = exp2_approx(s[i]);
-        sum[i & 3] += s[i];
-      }
+      for (int i = 0; i < 64; i++) s[i] = exp2_approx(s[i]);
     };
     // From scores minus m to 2^(scores - m), raising m where a score is above it by more than `slack`.
     auto exponentiate_shifted = [&](int j, float slack) {
-      hide(j, -INFINITY_F);
+      hide(j);
       float most[2];
 #pragma unroll
       for (int r = 0; r < 2; r++) {
@@ -347,8 +332,7 @@ __device__ void consume(Shared& sm, const Work& w, const float* sinks, uint16_t*
           for (int i = 0; i < 16; i++) { s[4 * i + 2 * r] -= growth[r]; s[4 * i + 2 * r + 1] -= growth[r]; }
         }
       }
-#pragma unroll
-      for (int i = 0; i < 64; i++) s[i] = exp2_approx(s[i]);
+      exponentiate();
       return grows;
     };
     auto pack_p = [&] {
@@ -366,11 +350,12 @@ __device__ void consume(Shared& sm, const Work& w, const float* sinks, uint16_t*
       for (int i = 0; i < 64; i++) s[i] -= m[(i >> 1) & 1];
       exponentiate_shifted(t.end - 1, 0.0f);
       store_m();
-      o[32] = o[33] = exp2_approx(sink - m[0]);  // the sink: a key with value zero, once
-      o[34] = o[35] = exp2_approx(sink - m[1]);
     } else {
-      exponentiate_unshifted(t.end - 1);
+      hide(t.end - 1);
+      exponentiate();
     }
+    o[32] = o[33] = exp2_approx(sink - m[0]);  // the sink: a key with value zero, once
+    o[34] = o[35] = exp2_approx(sink - m[1]);
     pack_p();
     int previous = stage, previous_phase = phase;
     if (++stage == STAGES) { stage = 0; phase ^= 1; }
@@ -387,16 +372,15 @@ __device__ void consume(Shared& sm, const Work& w, const float* sinks, uint16_t*
       // move the wait up, so what stays before it, the release of the keys, is made to depend on them: their sign is
       // always 0.
       bool grows = false;
-      uint32_t signs;
       if constexpr (SHIFTED) {
         grows = exponentiate_shifted(j, SLACK);
-        signs = __float_as_uint(s[0]);
-#pragma unroll
-        for (int i = 9; i < 64; i += 9) signs &= __float_as_uint(s[i]);
       } else {
-        exponentiate_unshifted(j);
-        signs = __float_as_uint(sum[0]) & __float_as_uint(sum[1]) & __float_as_uint(sum[2]) & __float_as_uint(sum[3]);
+        hide(j);
+        exponentiate();
       }
+      uint32_t signs = __float_as_uint(s[0]);
+#pragma unroll
+      for (int i = 9; i < 64; i += 9) signs &= __float_as_uint(s[i]);
       if (leader) barrier_arrive(&sm.key_empty[stage] + (int)(signs >> 31));
       mma_wait<0>(); pin(o); pin(p);
       if (leader) barrier_arrive(&sm.value_empty[previous]);
@@ -404,7 +388,7 @@ __device__ void consume(Shared& sm, const Work& w, const float* sinks, uint16_t*
         store_m();
         const float a = exp2_approx(-growth[0]), b = exp2_approx(-growth[1]);
 #pragma unroll
-        for (int i = 0; i < OUT; i++) o[i] *= ((i >> 1) & 1) ? b : a;
+        for (int i = 0; i < 36; i++) o[i] *= ((i >> 1) & 1) ? b : a;
       }
       pack_p();
       previous = stage; previous_phase = phase;
@@ -420,16 +404,8 @@ __device__ void consume(Shared& sm, const Work& w, const float* sinks, uint16_t*
     bool is_lost = false;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-      float denominator;
-      if constexpr (SHIFTED) {
-        denominator = o[(32 + 2 * r) % OUT];
-      } else {
-        denominator = sum[2 * r] + sum[2 * r + 1];
-        denominator += __shfl_xor_sync(~0u, denominator, 1);
-        denominator += __shfl_xor_sync(~0u, denominator, 2);
-        denominator += exp2_approx(sink);  // a key with value zero, once
-      }
       if (token + r >= t.q_len) continue;
+      const float denominator = o[32 + 2 * r];
       is_lost |= !(denominator >= LEAST_SUM && denominator < GREATEST_SUM);
       const float inverse = 1.0f / denominator;
       uint16_t* to = out + ((long long)(t.q_begin + token + r) * w.num_kv_heads * GROUP + head) * HEAD_DIM + column;
@@ -466,11 +442,9 @@ __device__ __forceinline__ void attend(const TensorMap* query_map, const TensorM
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
-  if constexpr (SHIFTED) {
-    for (int i = threadIdx.x; i < (int)sizeof(sm.ones) / 4; i += blockDim.x) reinterpret_cast<uint32_t*>(sm.ones)[i] = 0x3f803f80;
-    for (int i = threadIdx.x; i < (int)sizeof(sm.minus_m) / 4; i += blockDim.x) reinterpret_cast<uint32_t*>(sm.minus_m)[i] = 0;
-    async_proxy_fence();
-  }
+  for (int i = threadIdx.x; i < (int)sizeof(sm.ones) / 4; i += blockDim.x) reinterpret_cast<uint32_t*>(sm.ones)[i] = 0x3f803f80;
+  for (int i = threadIdx.x; i < (int)sizeof(sm.minus_m) / 4; i += blockDim.x) reinterpret_cast<uint32_t*>(sm.minus_m)[i] = 0;
+  async_proxy_fence();
   __syncthreads();
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
   if (warpgroup == CONSUMERS) {
@@ -487,10 +461,10 @@ __device__ __forceinline__ void attend(const TensorMap* query_map, const TensorM
   name(const __grid_constant__ TensorMap query_map, const __grid_constant__ TensorMap key_map,                         \
        const __grid_constant__ TensorMap value_map, const int* block_table, const int* cu_seqlens_q,                   \
        const int* seq_lens, const float* sinks, uint16_t* out, uint8_t* redo, int num_requests,                        \
-       int block_table_stride, int num_row_tiles, int num_kv_heads, int block_size, int window) {                      \
+       int block_table_stride, int num_row_tiles, int num_kv_heads, int block_size, int heads_together, int window) {  \
     attend<shifted>(&query_map, &key_map, &value_map, sinks, out,                                                      \
                     Work{block_table, cu_seqlens_q, seq_lens, num_requests, block_table_stride, num_row_tiles,         \
-                         num_kv_heads, block_size, window, redo});                                                     \
+                         num_kv_heads, block_size, heads_together, window, redo});                                     \
   }
 KERNEL(attention_prefill_unshifted, false)
 KERNEL(attention_prefill_shifted, true)

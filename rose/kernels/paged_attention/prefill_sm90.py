@@ -33,8 +33,9 @@ def attention_prefill_sm90(
     seq_lens: Tensor,
     sinks: Tensor,
     sliding_window: int | None,
+    heads_together: int,
 ) -> Tensor:
-    """The op's contract, narrowed as the .cu file says.
+    """The op's contract, narrowed as the .cu file says. heads_together: see `launch.heads_together`.
 
     Unlike the reference it may read the slots of a request's blocks that no query sees, and multiplies their values by
     zero: every slot must hold a finite number, as zeroed caches do.
@@ -62,6 +63,7 @@ def attention_prefill_sm90(
         num_row_tiles,
         num_kv_heads,
         block_size,
+        heads_together,
         _NO_WINDOW if sliding_window is None else sliding_window,
     ]
     # The second computes anew what the first marked, which is nothing but for absurd scores.
