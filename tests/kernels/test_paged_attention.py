@@ -126,8 +126,16 @@ def test_violated_contract_gives_the_values(changes, message):
 
 @pytest.mark.parametrize(
     ("max_kv_len", "num_kv_heads", "sliding_window", "expected"),
-    [(8192, 8, None, 8), (32768, 8, None, 4), (65536, 8, None, 2), (128000, 8, None, 1), (128000, 8, 128, 8)]
-    + [(60000, 6, None, 2), (30000, 6, None, 3), (10**6, 1, None, 1)],
+    [
+        (8192, 8, None, 8),
+        (32768, 8, None, 4),
+        (65536, 8, None, 2),
+        (128000, 8, None, 1),
+        (128000, 8, 128, 8),
+        (60000, 6, None, 2),
+        (30000, 6, None, 3),
+        (10**6, 1, None, 1),
+    ],
 )
 def test_heads_worked_on_together_share_the_cache(max_kv_len, num_kv_heads, sliding_window, expected):
     shape = AttentionShape(
