@@ -3,6 +3,7 @@
 `param` is the client's own name of the field, for the refusal of a demand that cannot be enforced.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,6 +20,15 @@ class JsonFormat:
     name: str | None = None
     description: str | None = None
     param: str = "response_format"
+
+
+def told_format(wanted: JsonFormat) -> str:
+    """The schema of the answer, as gpt-oss was taught to be told of it, and in a way that others read too."""
+    lines = [f"# Response Formats\n\n## {wanted.name}\n"]
+    if wanted.description:
+        lines += [*(f"// {line}" for line in wanted.description.split("\n")), ""]
+    schema = json.dumps(wanted.schema or {"type": "object"}, ensure_ascii=False, separators=(",", ":"))
+    return "\n".join([*lines, schema])
 
 
 @dataclass(frozen=True, slots=True)

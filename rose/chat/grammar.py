@@ -100,6 +100,11 @@ def callable_tools(conversation: Conversation, choice: ToolChoice) -> list[tuple
     return [(i, tool) for i, tool in enumerate(tools) if choice.names is None or tool.name in choice.names]
 
 
+def json_text(text: str) -> str:
+    """A text as JSON has it, as models mostly write it."""
+    return json.dumps(text, ensure_ascii=False)
+
+
 def literal(text: str) -> str:
     """A terminal for `text` and nothing else."""
     return json.dumps(text)

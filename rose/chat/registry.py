@@ -5,13 +5,14 @@ from pathlib import Path
 
 import tokenizers
 
+from rose.chat.chatml.format import ChatMLFormat
 from rose.chat.format import ChatFormat, FormatType
 from rose.chat.harmony.format import HarmonyFormat
 from rose.chat.tokenizer import Tokenizer, as_tokenizer
 from rose.errors import ConfigError
 
 # `auto` takes the first that suits the checkpoint.
-FORMATS: Mapping[str, FormatType] = {"harmony": HarmonyFormat}
+FORMATS: Mapping[str, FormatType] = {"harmony": HarmonyFormat, "chatml": ChatMLFormat}
 
 
 def get_format(name: str, tokenizer: Tokenizer | tokenizers.Tokenizer | str | Path) -> ChatFormat:

@@ -42,7 +42,7 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Encode `text` as ordinary text: no id of a special or added token can come out."""
         # A batch of one: unlike `encode` it works without the interpreter lock, so a long prompt stops no other stream.
-        batch = self._backend.encode_batch_fast([_without_surrogates(text)], add_special_tokens=False)
+        batch = self._backend.encode_batch_fast([without_surrogates(text)], add_special_tokens=False)
         ids: list[int] = batch[0].ids
         return ids
 
@@ -165,7 +165,7 @@ def _alternatives(names: dict[str, int]) -> re.Pattern[str]:
     return re.compile("(" + "|".join(map(re.escape, longest_first)) + ")" if names else "(?!)")
 
 
-def _without_surrogates(text: str) -> str:
+def without_surrogates(text: str) -> str:
     """Text that UTF-8 can hold: JSON may carry half a surrogate pair, which the tokenizer refuses."""
     if text.isascii():
         return text

@@ -49,17 +49,20 @@ def check_calls(events: Sequence[ChatEvent]) -> None:
                 assert not open_call
                 assert event.index == number
                 assert event.name.strip() == event.name != ""
+                event.name.encode()  # a server must be able to send it
                 open_call = True
             case ToolCallDelta():
                 assert open_call
                 assert event.index == number
                 assert event.arguments
+                event.arguments.encode()
             case ToolCallEnd():
                 assert open_call
                 assert event.index == number
                 open_call, number = False, number + 1
             case ContentDelta() | ReasoningDelta():
                 assert event.text
+                event.text.encode()
                 assert not open_call
     assert not open_call
 

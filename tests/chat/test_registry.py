@@ -18,5 +18,5 @@ def test_stop_ids_are_those_of_the_checkpoint(tiny):
 
 
 def test_an_unknown_name_lists_the_known_ones(tiny):
-    with pytest.raises(ConfigError, match=r"'nobody'; known: auto, "):
+    with pytest.raises(ConfigError, match=r"'nobody'; known: auto, chatml, harmony"):
         get_format("nobody", tiny)

@@ -1,4 +1,4 @@
-"""The two tokenizers of the chat tests: a tiny one with control tokens at odd ids, and the real vocabulary."""
+"""The tokenizers of the chat tests: tiny ones with control tokens at odd ids, and the real vocabulary."""
 
 import tempfile
 from pathlib import Path
@@ -49,6 +49,23 @@ def tiny_tokenizer() -> tokenizers.Tokenizer:
     order = [*SPECIALS[::-1][:5], "<|reserved_1|>", *SPECIALS[::-1][5:], "<|reserved_2|>"]
     backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in order])
     backend.add_tokens([AddedToken("<|note|>", special=False), "tideline"])
+    return backend
+
+
+CHATML_SPECIALS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
+CHATML_TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+
+
+def chatml_tokenizer(*, has_tags: bool = True) -> tokenizers.Tokenizer:
+    """A few hundred tokens with the control tokens of ChatML; has_tags: and of the tags, not flagged special."""
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    backend.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet))
+    backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in CHATML_SPECIALS])
+    if has_tags:
+        backend.add_tokens([AddedToken(name, special=False, normalized=False) for name in CHATML_TAGS])
     return backend
 
 

@@ -5,10 +5,9 @@ a client sends can become a control token. The pieces are cut where the referenc
 the token ids.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 
-from rose.chat.answer_format import JsonFormat
+from rose.chat.answer_format import JsonFormat, told_format
 from rose.chat.conversation import Conversation, Message, ToolCall
 from rose.chat.harmony.control import CHANNELS, ControlTokens
 from rose.chat.harmony.tools import NAMESPACE, PREFIX, render_builtin_tools, render_tools
@@ -130,17 +129,8 @@ def _developer_text(conversation: Conversation) -> tuple[int, str]:
     if conversation.tools:
         sections.append(render_tools(conversation.tools))
     if isinstance(conversation.answer_format, JsonFormat) and conversation.answer_format.name:
-        sections.append(_response_format(conversation.answer_format))
+        sections.append(told_format(conversation.answer_format))
     return num_leading, "\n\n".join(sections)
-
-
-def _response_format(wanted: JsonFormat) -> str:
-    """The schema of the answer, as the models were taught to be told of it."""
-    lines = [f"# Response Formats\n\n## {wanted.name}\n"]
-    if wanted.description:
-        lines += [*(f"// {line}" for line in wanted.description.split("\n")), ""]
-    schema = json.dumps(wanted.schema or {"type": "object"}, ensure_ascii=False, separators=(",", ":"))
-    return "\n".join([*lines, schema])
 
 
 def _instructions(text: str) -> str:
