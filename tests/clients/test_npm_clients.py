@@ -20,9 +20,7 @@ pytestmark = pytest.mark.timeout(1500)
 
 THINK = "<|channel|>analysis<|message|>Let me run it.<|end|>"
 FINAL = "<|channel|>final<|message|>It printed what it should.<|return|>"
-CODEX_CONFIG = """
-model = "rose-test"
-model_provider = "rose"
+CODEX_PROVIDER = """
 [model_providers.rose]
 name = "rose"
 base_url = "{url}/v1"
@@ -30,6 +28,16 @@ wire_api = "responses"
 env_key = "ROSE_KEY"
 request_max_retries = 0
 stream_max_retries = 0
+"""
+# What makes Codex's prompt short enough for the bundled model.
+CODEX_WITH_LITTLE_TO_SAY = """
+model_instructions_file = "brief.md"
+web_search = "disabled"
+include_permissions_instructions = false
+include_environment_context = false
+features = {shell_tool = false, unified_exec = false, goals = false}
+agents = {enabled = false}
+skills = {include_instructions = false}
 """
 # The bundled model is not up to opencode's own prompt and tools: this agent has a short prompt and one tool.
 WEATHER_AGENT = {
@@ -134,9 +142,23 @@ def test_opencodes_own_tools(tmp_path: Path) -> None:
     assert after.startswith(before), "so that the prefix cache has all that came before"
 
 
-def test_codex(tmp_path: Path) -> None:
+def codex(*arguments: str, url: str, model: str, cwd: Path, config: str = "") -> str:
+    """What `codex exec` prints."""
+    executable = installed(npm_folder, "codex", "@openai/codex@0.171.0") / "node_modules" / ".bin" / "codex"
+    which = f'model = "{model}"\nmodel_provider = "rose"\n'
+    (cwd / "config.toml").write_text(which + config + CODEX_PROVIDER.format(url=url))
+    options = ("--skip-git-repo-check", "-s", "danger-full-access")
+    return run([executable, "exec", *options, *arguments], cwd=cwd, CODEX_HOME=str(cwd))
+
+
+def test_codex(demo: str, tmp_path: Path) -> None:
+    (tmp_path / "brief.md").write_text("Be brief.")
+    options = {"url": demo, "model": "rose-demo", "cwd": tmp_path, "config": CODEX_WITH_LITTLE_TO_SAY}
+    assert codex("What is 127 + 385?", **options).strip() == "127 + 385 = 512"
+
+
+def test_codexs_own_tools(tmp_path: Path) -> None:
     """A tool loop and a resumed session. The engine plays a script, for the bundled model knows no shell."""
-    codex = installed(npm_folder, "codex", "@openai/codex@0.171.0") / "node_modules" / ".bin" / "codex"
     tokenizer = Tokenizer(tiny_tokenizer())
 
     def script(request: AddRequest) -> list[Step]:
@@ -146,11 +168,9 @@ def test_codex(tmp_path: Path) -> None:
 
     engine = FakeEngine(script, max_model_len=200_000)
     with live_server(engine, tokenizer, api_keys=(KEY,)) as server:
-        (tmp_path / "config.toml").write_text(CODEX_CONFIG.format(url=server.url))
-        execute = [codex, "exec", "--skip-git-repo-check", "-s", "danger-full-access"]
-        env = {"CODEX_HOME": str(tmp_path)}
-        first = run([*execute, "Run it."], cwd=tmp_path, **env)
-        second = run([*execute, "resume", "--last", "And again."], cwd=tmp_path, **env)
+        options = {"url": server.url, "model": "rose-test", "cwd": tmp_path}
+        first = codex("Run it.", **options)
+        second = codex("resume", "--last", "And again.", **options)
     assert "It printed what it should." in first
     assert "It printed what it should." in second
     before, after, resumed = (

@@ -42,7 +42,9 @@ def test_langchain(demo: str, tmp_path: Path) -> None:
 def test_instructor(demo: str, tmp_path: Path) -> None:
     bin_folder = installed(python_environment, "instructor", "instructor==1.17.0")
     answers = run_script(bin_folder / "python", SCRIPTS / "instructor_sdk.py", demo, cwd=tmp_path)
-    assert answers == {"JSON_SCHEMA": "int", "TOOLS": "int", "RESPONSES_TOOLS": "int"}
+    assert answers["JSON_SCHEMA"] == 512
+    # Forced to call a function that is none, the bundled model fills in a number of the question.
+    assert all(isinstance(answers[mode], int) for mode in ("TOOLS", "RESPONSES_TOOLS")), answers
 
 
 def test_llm(demo: str, tmp_path: Path) -> None:

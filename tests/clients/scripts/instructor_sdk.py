@@ -21,5 +21,5 @@ for mode in ("JSON_SCHEMA", "TOOLS", "RESPONSES_TOOLS"):
     options = {} if mode == "RESPONSES_TOOLS" else {"temperature": 0}
     question = [{"role": "user", "content": "What is 127 + 385?"}]
     made = client.chat.completions.create(model="rose-demo", response_model=Sum, messages=question, **options)
-    answers[mode] = type(made.answer).__name__
+    answers[mode] = made.answer
 print(json.dumps(answers))
