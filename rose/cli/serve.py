@@ -9,7 +9,7 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,11 +22,13 @@ from rose.log import setup_logging
 if TYPE_CHECKING:
     from rose.engine.config import EngineConfig
     from rose.engine.messages import EngineReady
+    from rose.engine.process_client import ProcessEngineClient
     from rose.server.settings import ServerSettings
 
 # The imports inside the functions keep `rose serve --help` quick.
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}\Z")
+_MAX_API_SERVERS = 64
 _MAX_SHUTDOWN_S = 24 * 3600
 _TERMINATED = 128 + signal.SIGTERM
 
@@ -45,7 +47,7 @@ def serve(
     """
     from uvicorn.loops.auto import auto_loop_factory
 
-    from rose.server.http import bind, log_through
+    from rose.server.http import bind_several, log_through
     from rose.weights.resolve import resolve_tokenizer
 
     del compatible
@@ -54,13 +56,16 @@ def serve(
     server = server or ServerFlags()
     settings = server_settings(model, server, api or ApiFlags())
     config = engine_config(model, engine or EngineFlags())
-    with contextlib.closing(bind(server.host, server.port, server.uds)) as listener:
+    with contextlib.ExitStack() as opened:
+        listeners = bind_several(settings.num_api_servers, server.host, server.port, server.uds)
+        for listener in listeners:
+            opened.enter_context(contextlib.closing(listener))
         folder = resolve_tokenizer(model, config.load_format)
         if config.load_format == "auto":  # made-up weights have no folder
             config = dataclasses.replace(config, model=str(folder))
         with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
             try:
-                runner.run(_serve(folder, config, settings, listener, server.shutdown_timeout))
+                runner.run(_serve(folder, config, settings, listeners, server.shutdown_timeout))
             except asyncio.CancelledError:
                 sys.exit(_TERMINATED)
             finally:
@@ -84,6 +89,8 @@ def server_settings(model: str, server: ServerFlags, api: ApiFlags) -> "ServerSe
         raise ConfigError(f"--max-body-bytes must be at least 1, not {api.max_body_bytes}")
     if not 0 <= server.shutdown_timeout <= _MAX_SHUTDOWN_S:
         raise ConfigError(f"--shutdown-timeout must be from 0 to {_MAX_SHUTDOWN_S}, not {server.shutdown_timeout}")
+    if not 1 <= server.api_server_count <= _MAX_API_SERVERS:
+        raise ConfigError(f"--api-server-count must be from 1 to {_MAX_API_SERVERS}, not {server.api_server_count}")
     if not 0 <= server.health_timeout < math.inf:
         raise ConfigError(f"--health-timeout must be at least 0, not {server.health_timeout}")
     return ServerSettings(
@@ -97,6 +104,7 @@ def server_settings(model: str, server: ServerFlags, api: ApiFlags) -> "ServerSe
         root_path=server.root_path,
         response_store=api.response_store,
         health_timeout_s=server.health_timeout,
+        num_api_servers=server.api_server_count,
         current_date=None if api.current_date == "none" else api.current_date,
     )
 
@@ -132,7 +140,11 @@ def engine_config(model: str, flags: EngineFlags) -> "EngineConfig":
 
 
 async def _serve(
-    folder: Path, config: "EngineConfig", settings: "ServerSettings", listener: socket.socket, grace_s: float
+    folder: Path,
+    config: "EngineConfig",
+    settings: "ServerSettings",
+    listeners: "list[socket.socket]",
+    grace_s: float,
 ) -> None:
     from rose.chat.registry import get_format
     from rose.chat.tokenizer import load_tokenizer
@@ -146,16 +158,43 @@ async def _serve(
     chat_format = get_format("harmony", tokenizer)
     with _cancelled_by_sigterm(), load_progress(name) as show:
         engine = await ProcessEngineClient.start(config, lambda now: show(now.done_bytes, now.total_bytes))
+
+    def announce() -> None:
+        _announce(name, listeners[0], engine.info)
+
     try:
+        if len(listeners) > 1:
+            await _serve_in_processes(engine, folder, settings, listeners, grace_s, announce)
+            return
         server = HttpServer(
             create_app(engine, chat_format, tokenizer, settings),
-            on_started=lambda: _announce(name, listener, engine.info),
+            on_started=announce,
             on_stopping=engine.close,
             grace_s=grace_s,
         )
-        await server.serve(sockets=[listener])
+        await server.serve(sockets=listeners)
     finally:
         await engine.close()
+
+
+async def _serve_in_processes(
+    engine: "ProcessEngineClient",
+    folder: Path,
+    settings: "ServerSettings",
+    listeners: "list[socket.socket]",
+    grace_s: float,
+    announce: Callable[[], None],
+) -> None:
+    from rose.server.fleet import Fleet
+
+    settings = dataclasses.replace(settings, metrics_folder=str(engine.folder))
+    if settings.response_store == "memory":  # which is not one: this file is, to all of them, and ends with the engine
+        settings = dataclasses.replace(settings, response_store=f"sqlite:{engine.folder}/responses.sqlite")
+    fleet = Fleet(engine, folder, settings, listeners, grace_s=grace_s, on_started=announce)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, fleet.stop)
+    await fleet.run()
 
 
 @contextlib.contextmanager

@@ -44,6 +44,9 @@ class ServerFlags:
     shutdown_timeout: Annotated[
         float, Parameter(group=_SERVER, help="Seconds that open requests have left after SIGINT or SIGTERM.")
     ] = 3.0
+    api_server_count: Annotated[
+        int, Parameter(group=_SERVER, help="Processes that serve the API at the one address, for more streams at once.")
+    ] = 1
     health_timeout: Annotated[
         float,
         Parameter(

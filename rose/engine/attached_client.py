@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rose.engine.base_client import BaseClient
 from rose.engine.channel import FrontendEnd
-from rose.engine.messages import Abort, EngineReady, ToEngine
+from rose.engine.messages import Abort, EngineReady, Ping, ToEngine
 from rose.log import get_logger
 
 logger = get_logger(__name__)
@@ -26,6 +26,7 @@ class AttachedEngineClient(BaseClient):
         super().__init__(id_prefix=f"{name}:")
         self._info = info
         self._channel = FrontendEnd(folder, name)
+        self._post(Ping())  # the engine does not know of this frontend yet, and would tell it no stats
         self._reader = asyncio.get_running_loop().create_task(self._read(), name="engine-reader")
 
     def engine_ended(self, message: str) -> None:

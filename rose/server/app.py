@@ -37,7 +37,8 @@ def create_app(
             f"{tokenizer.source} has ids up to {tokenizer.vocab_size - 1}, "
             f"but the model's vocabulary ends at {engine.info.vocab_size - 1}: they do not belong together"
         )
-    metrics = Metrics(engine, settings.served_model_names[0], vllm_names=settings.vllm_metrics)
+    name, folder = settings.served_model_names[0], settings.metrics_folder
+    metrics = Metrics(engine, name, vllm_names=settings.vllm_metrics, folder=folder)
     generator = Generator(engine, chat_format, tokenizer, metrics)
     app = FastAPI(title="rose", version=__version__, root_path=settings.root_path, redoc_url=None)
     add_error_handlers(app)

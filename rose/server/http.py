@@ -1,6 +1,7 @@
 """The socket to listen on, and the web server that runs the application on it."""
 
 import asyncio
+import contextlib
 import errno
 import logging
 import socket
@@ -33,6 +34,25 @@ def bind(host: str, port: int, uds: Path | None = None) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             raise ConfigError(f"{place} is in use by another program; choose another with --port or --uds") from None
         raise ConfigError(f"cannot listen on {place}: {error.strerror or error}") from None
+
+
+def bind_several(count: int, host: str, port: int, uds: Path | None = None) -> list[socket.socket]:
+    """Sockets at one address for as many processes; the system spreads connections over them.
+
+    For a Unix socket it is the same one each time. Raises `ConfigError` if the address cannot be had.
+    """
+    first = bind(host, port, uds)  # alone at the address: sockets that share it would not notice another program's
+    if count == 1 or uds is not None:
+        return [first] * count
+    with first:
+        port = first.getsockname()[1]
+    with contextlib.ExitStack() as opened:
+        try:
+            listeners = [opened.enter_context(_bind_address(host, port, is_shared=True)) for _ in range(count)]
+        except OSError as error:
+            raise ConfigError(f"cannot share {host}:{port} between processes: {error.strerror or error}") from None
+        opened.pop_all()
+    return listeners
 
 
 def address_of(listener: socket.socket) -> str:
@@ -109,7 +129,7 @@ def log_through(handlers: list[logging.Handler]) -> None:
         logger.propagate = name not in ("uvicorn", "asyncio")
 
 
-def _bind_address(host: str, port: int) -> socket.socket:
+def _bind_address(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
     family, kind, protocol, _, address = socket.getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -117,6 +137,8 @@ def _bind_address(host: str, port: int) -> socket.socket:
     try:
         # Without this a port stays taken for a minute after a server ends. A living listener still holds it.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(address)
     except OSError:
         listener.close()

@@ -1,18 +1,22 @@
 """What `/metrics` shows, under the names that dashboards and routers for this kind of server expect.
 
 The series under `rose:` that vLLM has too are shown a second time under `vllm:`, so that boards and endpoint pickers
-made for it work unchanged. One registry in one process; nothing global.
+made for it work unchanged.
+
+One process keeps its counts in a registry of its own. Several keep them in files, by prometheus_client's own means,
+which is chosen by an environment variable at its import; each then shows the sums over all, those that ended included.
 """
 
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from rose.chat.events import Finished
@@ -40,15 +44,22 @@ _LENGTH_BUCKETS = tuple(float(digit * 10**power) for power in range(6) for digit
 
 
 class Metrics:
-    """The server's series. The engine's own are read from `engine.stats` when somebody asks."""
+    """The server's series. The engine's own are read from `engine.stats` when somebody asks.
 
-    def __init__(self, engine: EngineClient, model_name: str, *, vllm_names: bool = True) -> None:
+    folder: where this process and its siblings keep their counts; None for a process without siblings.
+    """
+
+    def __init__(
+        self, engine: EngineClient, model_name: str, *, vllm_names: bool = True, folder: str | None = None
+    ) -> None:
         self._vllm_names = vllm_names
         self._model_name = model_name
         self._shared = CollectorRegistry()
         self._own = CollectorRegistry()
         self._field_labels: set[str] = set()
-        self._shared.register(_EngineCollector(engine, model_name))
+        self._engine = CollectorRegistry()
+        self._engine.register(_EngineCollector(engine, model_name))
+        self._folder = folder
 
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of the requests submitted.")
         self.generation_tokens = self._counter("generation_tokens", "Tokens generated.")
@@ -133,9 +144,24 @@ class Metrics:
 
     def exposition(self) -> bytes:
         """The whole page in Prometheus's text format."""
-        shared = _text(self._shared)
+        shared, own = (_text(registry) for registry in self._counts())
+        shared = _text(self._engine) + shared
         mirrored = re.sub(rb"(?m)^((?:# (?:HELP|TYPE) )?)rose:", rb"\1vllm:", shared) if self._vllm_names else b""
-        return shared + _text(self._own) + mirrored
+        return shared + own + mirrored
+
+    def _counts(self) -> tuple[CollectorRegistry, CollectorRegistry]:
+        """What the servers count, apart from each other: what is shown a second time, and what is not."""
+        if self._folder is None:
+            return self._shared, self._own
+        folder = self._folder
+        own_names = {metric.name for metric in self._own.collect()}
+
+        def sums_where(wanted: Callable[[str], bool]) -> CollectorRegistry:
+            registry = CollectorRegistry()
+            registry.register(_Sums(folder, wanted))
+            return registry
+
+        return sums_where(lambda name: name not in own_names), sums_where(lambda name: name in own_names)
 
 
 class RequestRecord:
@@ -203,6 +229,18 @@ class _CompletionRecord:
         self.last = 0.0
         self.num_tokens = 0
         self.reason: str | None = None
+
+
+class _Sums(Collector):
+    """The sums over all processes that count in a folder, of the series that are wanted."""
+
+    def __init__(self, folder: str, wanted: Callable[[str], bool]) -> None:
+        self._all = MultiProcessCollector(None, path=folder)  # type: ignore[no-untyped-call]
+        self._wanted = wanted
+
+    def collect(self) -> Iterator[Metric]:
+        merged: Iterable[Metric] = self._all.collect()  # type: ignore[no-untyped-call]
+        return (metric for metric in merged if self._wanted(metric.name))
 
 
 class _EngineCollector(Collector):

@@ -19,7 +19,8 @@ class ServerSettings:
     waits for its first output, so that a refusal can still have its own status code. current_date: `today`, a fixed
     `YYYY-MM-DD`, or None to leave the date out of prompts. response_store: where answers of the responses API are
     kept: `memory`, `none`, or `sqlite:PATH`. health_timeout_s: an engine that owes an answer for longer is not healthy;
-    0 waits for ever.
+    0 waits for ever. num_api_servers: how many processes answer at the one address. metrics_folder: where they keep
+    what they counted, so that each can tell of all; None for one alone.
     """
 
     served_model_names: tuple[str, ...]
@@ -35,6 +36,8 @@ class ServerSettings:
     current_date: str | None = "today"
     response_store: str = "memory"
     health_timeout_s: float = 120.0
+    num_api_servers: int = 1
+    metrics_folder: str | None = None
 
     def prompt_date(self) -> str | None:
         """The date to put into a prompt rendered now."""

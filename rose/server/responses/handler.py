@@ -12,7 +12,7 @@ from rose.chat.answer_format import ToolChoice
 from rose.chat.tokenizer import Tokenizer
 from rose.errors import RequestError
 from rose.server.disconnect import ClientGone, unless_disconnected
-from rose.server.errors import CLIENT_CLOSED_REQUEST, ApiError
+from rose.server.errors import CLIENT_CLOSED_REQUEST, ApiError, unsupported
 from rose.server.generation import GenerationRequest, Generator
 from rose.server.intake import Intake, Received
 from rose.server.logprobs import LogprobSpeller
@@ -131,6 +131,8 @@ class Responses:
         response = to_response(body, model=received.model, default=wanted.sampling_params)
         if not self._store.keeps:
             response = msgspec.structs.replace(response, store=False)
+        if body.background and settings.num_api_servers > 1:  # each process knows its own runs only
+            raise unsupported("background", "background responses need a server with --api-server-count 1")
         if body.background:
             run = await self._start(wanted, response, items, first_output_wait_s=0.0)
             try:
