@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict
 
 from rose.chat.answer_format import AnswerFormat, ChoiceFormat, GrammarFormat, JsonFormat, RegexFormat
 from rose.errors import RequestError
-from rose.server.body_parts import BodyPart
 from rose.server.constraints import answer_format
 from rose.server.errors import unsupported
+from rose.server.intake import BodyPart
 
 _KINDS = ("json", "regex", "choice", "grammar", "json_object")
 GUIDED_FIELDS = tuple(f"guided_{kind}" for kind in _KINDS[:4])
