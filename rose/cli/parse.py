@@ -26,7 +26,7 @@ def parse(
     text: Annotated[str | None, _FILE] = None,
     jsonl: Annotated[str | None, _FILE] = None,
     finish: Literal["stop", "length", "abort", "error"] = "stop",
-    chat_format: str = "harmony",
+    chat_format: str = "auto",
 ) -> None:
     """Parse what a model sampled after the prompt (for Harmony: after `<|start|>assistant`).
 
@@ -46,7 +46,7 @@ def parse(
     finish
         Why the engine stopped.
     chat_format
-        How the model writes chats.
+        How the model writes chats, by name; auto goes by the files beside the tokenizer.
     """
     from rose.chat.registry import get_format
     from rose.chat.tokenizer import load_tokenizer

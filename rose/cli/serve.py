@@ -103,6 +103,7 @@ def server_settings(model: str, server: ServerFlags, api: ApiFlags) -> "ServerSe
         allowed_origins=tuple(api.allowed_origins or ()),
         root_path=server.root_path,
         response_store=api.response_store,
+        chat_format=api.chat_format,
         health_timeout_s=server.health_timeout,
         num_api_servers=server.api_server_count,
         current_date=None if api.current_date == "none" else api.current_date,
@@ -155,7 +156,7 @@ async def _serve(
 
     name = settings.served_model_names[0]
     tokenizer = load_tokenizer(folder)
-    chat_format = get_format("harmony", tokenizer)
+    chat_format = get_format(settings.chat_format, tokenizer)
     with _cancelled_by_sigterm(), load_progress(name) as show:
         engine = await ProcessEngineClient.start(config, lambda now: show(now.done_bytes, now.total_bytes))
 

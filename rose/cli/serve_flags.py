@@ -104,6 +104,10 @@ class ApiFlags:
         Count | None,
         Parameter(group=_API, help="A longer request body is answered with 413. By the model's context by default."),
     ] = None
+    chat_format: Annotated[
+        str,
+        Parameter(group=_API, help="How the model writes chats, by name; auto goes by the model's files."),
+    ] = "auto"
     current_date: Annotated[
         str, Parameter(group=_API, help="Date told to the model: `today`, `none`, or a fixed YYYY-MM-DD.")
     ] = "today"

@@ -224,7 +224,7 @@ class Generator:
         if isinstance(prompt, TokenPrompt):
             return list(prompt.token_ids), lambda: PlainTextParser(self._tokenizer), request.sampling_params.grammar
         token_ids, grammar = await asyncio.to_thread(self._compose, prompt, request.tool_choice)
-        return token_ids, self._format.parser, grammar
+        return token_ids, lambda: self._format.parser(token_ids), grammar
 
     def _compose(self, conversation: Conversation, tool_choice: ToolChoice) -> tuple[list[int], str | None]:
         """What takes a while for a long text or a large schema, in one trip to a thread."""

@@ -18,7 +18,8 @@ class ServerSettings:
     keep_alive_s: a stream silent for so long gets a comment line. first_output_wait_s: how long a streamed request
     waits for its first output, so that a refusal can still have its own status code. current_date: `today`, a fixed
     `YYYY-MM-DD`, or None to leave the date out of prompts. response_store: where answers of the responses API are
-    kept: `memory`, `none`, or `sqlite:PATH`. health_timeout_s: an engine that owes an answer for longer is not healthy;
+    kept: `memory`, `none`, or `sqlite:PATH`. chat_format: how the model writes
+    chats; `auto` goes by its files. health_timeout_s: an engine that owes an answer for longer is not healthy;
     0 waits for ever. num_api_servers: how many processes answer at the one address. metrics_folder: where they keep
     what they counted, so that each can tell of all; None for one alone.
     """
@@ -35,6 +36,7 @@ class ServerSettings:
     root_path: str = ""
     current_date: str | None = "today"
     response_store: str = "memory"
+    chat_format: str = "auto"
     health_timeout_s: float = 120.0
     num_api_servers: int = 1
     metrics_folder: str | None = None
