@@ -5,11 +5,14 @@ The chat API nests what the Responses API writes flat; both are read here. What 
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 from rose.chat.answer_format import JsonFormat, ToolChoice
 from rose.errors import RequestError
 from rose.server.errors import unsupported
+
+NO_BUILTINS: Mapping[str, str] = MappingProxyType({})
 
 _FORMATS = ("text", "json_object", "json_schema")
 
@@ -41,10 +44,16 @@ def answer_format(wanted: Mapping[str, Any], *, param: str) -> JsonFormat | None
     return JsonFormat(schema, name, description, param=param)
 
 
-def tool_choice(choice: str | Mapping[str, Any] | None, *, param: str = "tool_choice") -> ToolChoice | None:
+def tool_choice(
+    choice: str | Mapping[str, Any] | None,
+    *,
+    param: str = "tool_choice",
+    builtins: Mapping[str, str] = NO_BUILTINS,
+) -> ToolChoice | None:
     """What a `tool_choice` asks for; None if no tool may be called. Raises `RequestError`.
 
-    An object names one function or some (`allowed_tools`), in the chat API's nested form or the flat one.
+    An object names one function or some (`allowed_tools`), in the chat API's nested form or the flat one. builtins: the
+    names of built-in tools by the types under which they can be chosen as well.
     """
     match choice:
         case None | "auto":
@@ -54,14 +63,14 @@ def tool_choice(choice: str | Mapping[str, Any] | None, *, param: str = "tool_ch
         case "required":
             return ToolChoice("required")
         case Mapping():
-            return _named_choice(choice, param)
+            return _named_choice(choice, param, builtins)
     raise _invalid(param, f"must be none, auto, required or a named function, not {choice!r}")
 
 
-def _named_choice(choice: Mapping[str, Any], param: str) -> ToolChoice:
+def _named_choice(choice: Mapping[str, Any], param: str, builtins: Mapping[str, str]) -> ToolChoice:
     kind = choice.get("type")
-    if kind == "function":
-        return ToolChoice("required", (_function_name(choice, param),))
+    if kind == "function" or kind in builtins:
+        return ToolChoice("required", (_tool_name(choice, param, builtins),))
     if kind != "allowed_tools":
         raise unsupported(
             f"{param}.type", f"a {param} of type {kind!r} is not supported, only function and allowed_tools"
@@ -71,7 +80,7 @@ def _named_choice(choice: Mapping[str, Any], param: str) -> ToolChoice:
     tools = allowed.get("tools")
     if not isinstance(tools, list) or not tools:
         raise _invalid(f"{path}.tools", "must be a list of tools")
-    names = tuple(_function_name(tool, f"{path}.tools[{i}]") for i, tool in enumerate(tools))
+    names = tuple(_tool_name(tool, f"{path}.tools[{i}]", builtins) for i, tool in enumerate(tools))
     return ToolChoice(_mode(allowed.get("mode"), path), names)
 
 
@@ -83,9 +92,11 @@ def _mode(mode: object, path: str) -> Literal["auto", "required"]:
     raise _invalid(f"{path}.mode", f"must be auto or required, not {mode!r}")
 
 
-def _function_name(tool: object, path: str) -> str:
+def _tool_name(tool: object, path: str, builtins: Mapping[str, str]) -> str:
     if not isinstance(tool, Mapping):
         raise _invalid(path, "must be an object", code="invalid_type")
+    if tool.get("type") in builtins:
+        return builtins[tool["type"]]
     if tool.get("type") != "function":
         raise unsupported(f"{path}.type", f"{path}: only functions can be chosen, not {tool.get('type')!r}")
     nested = tool.get("function")

@@ -1,10 +1,13 @@
 """What the server is told at its start, in one frozen object."""
 
 import datetime
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from rose.server.builtin_tools.config import ToolSettings
+
 ReasoningField = Literal["both", "reasoning", "reasoning_content"]
+ReasoningSummary = Literal["none", "text"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +24,9 @@ class ServerSettings:
     kept: `memory`, `none`, or `sqlite:PATH`. chat_format: how the model writes
     chats; `auto` goes by its files. health_timeout_s: an engine that owes an answer for longer is not healthy;
     0 waits for ever. num_api_servers: how many processes answer at the one address. metrics_folder: where they keep
-    what they counted, so that each can tell of all; None for one alone.
+    what they counted, so that each can tell of all; None for one alone. reasoning_summary: what comes of the wish for a
+    summary of the reasoning: none is written, or the reasoning's own text takes its place. tools: those that the
+    server runs itself.
     """
 
     served_model_names: tuple[str, ...]
@@ -40,6 +45,8 @@ class ServerSettings:
     health_timeout_s: float = 120.0
     num_api_servers: int = 1
     metrics_folder: str | None = None
+    reasoning_summary: ReasoningSummary = "none"
+    tools: ToolSettings = field(default_factory=ToolSettings)
 
     def prompt_date(self) -> str | None:
         """The date to put into a prompt rendered now."""

@@ -3,7 +3,7 @@
 import msgspec
 
 from rose.server.logprobs import TokenLogprob
-from rose.server.responses.objects import OutputItem, OutputText, ReasoningText, Response
+from rose.server.responses.objects import OutputItem, OutputText, ReasoningText, Response, SummaryText
 
 
 class StreamEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -87,6 +87,34 @@ class ReasoningTextDone(_InPart, frozen=True, kw_only=True, tag="response.reason
     text: str
 
 
+class _InSummary(_InItem, frozen=True, kw_only=True):
+    summary_index: int = 0
+
+
+class SummaryPartAdded(_InSummary, frozen=True, kw_only=True, tag="response.reasoning_summary_part.added"):
+    """A summary begins."""
+
+    part: SummaryText
+
+
+class SummaryPartDone(_InSummary, frozen=True, kw_only=True, tag="response.reasoning_summary_part.done"):
+    """A summary is over; `part` is all of it."""
+
+    part: SummaryText
+
+
+class SummaryTextDelta(_InSummary, frozen=True, kw_only=True, tag="response.reasoning_summary_text.delta"):
+    """More of the summary."""
+
+    delta: str
+
+
+class SummaryTextDone(_InSummary, frozen=True, kw_only=True, tag="response.reasoning_summary_text.done"):
+    """All the text of a summary."""
+
+    text: str
+
+
 class OutputTextDelta(_InPart, frozen=True, kw_only=True, tag="response.output_text.delta"):
     """More of the text."""
 
@@ -111,3 +139,39 @@ class ArgumentsDone(_InItem, frozen=True, kw_only=True, tag="response.function_c
     """All the arguments of a call."""
 
     arguments: str
+
+
+class CodeInProgress(_InItem, frozen=True, kw_only=True, tag="response.code_interpreter_call.in_progress"):
+    """A call of the interpreter begins."""
+
+
+class CodeDelta(_InItem, frozen=True, kw_only=True, tag="response.code_interpreter_call_code.delta"):
+    """More of the code."""
+
+    delta: str
+
+
+class CodeDone(_InItem, frozen=True, kw_only=True, tag="response.code_interpreter_call_code.done"):
+    """All the code."""
+
+    code: str
+
+
+class CodeInterpreting(_InItem, frozen=True, kw_only=True, tag="response.code_interpreter_call.interpreting"):
+    """The code begins to run."""
+
+
+class CodeCompleted(_InItem, frozen=True, kw_only=True, tag="response.code_interpreter_call.completed"):
+    """The code has run."""
+
+
+class SearchInProgress(_InItem, frozen=True, kw_only=True, tag="response.web_search_call.in_progress"):
+    """A call of the web search begins."""
+
+
+class SearchSearching(_InItem, frozen=True, kw_only=True, tag="response.web_search_call.searching"):
+    """The web is asked."""
+
+
+class SearchCompleted(_InItem, frozen=True, kw_only=True, tag="response.web_search_call.completed"):
+    """The web has answered."""

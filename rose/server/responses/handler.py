@@ -1,41 +1,32 @@
 """The routes of `/v1/responses`: create, retrieve, delete, cancel, and list the input."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Query, Request
 from fastapi import Response as HttpResponse
 
-from rose.chat.answer_format import ToolChoice
 from rose.chat.tokenizer import Tokenizer
 from rose.errors import RequestError
+from rose.server.builtin_tools.toolbox import Toolbox
 from rose.server.disconnect import ClientGone, unless_disconnected
 from rose.server.errors import CLIENT_CLOSED_REQUEST, ApiError, unsupported
-from rose.server.generation import GenerationRequest, Generator
+from rose.server.generation import Generator
 from rose.server.intake import Intake, Received
-from rose.server.logprobs import LogprobSpeller
 from rose.server.openapi import describe_body
-from rose.server.responses.convert import (
-    as_client_named_it,
-    check,
-    ignored_inside,
-    to_conversation,
-    to_response,
-    to_sampling_params,
-    to_tool_choice,
-)
-from rose.server.responses.items import as_items, check_parts, to_messages, to_stored
+from rose.server.responses.convert import as_client_named_it, ignored_inside
+from rose.server.responses.event_log import EventLog, EventLogs, frame
+from rose.server.responses.events import StreamEvent
 from rose.server.responses.kinds import RESPONSES_FIELDS
-from rose.server.responses.objects import Response
+from rose.server.responses.making import Order, ResponseMaker
+from rose.server.responses.objects import Response, as_shown
 from rose.server.responses.run import ResponseRun
-from rose.server.responses.schema import STORED_ITEMS, InputItem, ItemReference, ResponsesRequest
-from rose.server.responses.store import ResponseStore, StoredResponse, read_history
-from rose.server.responses.truncate import drop_oldest_turns
-from rose.server.responses.writer import ResponseWriter
+from rose.server.responses.schema import ResponsesRequest
+from rose.server.responses.store import ResponseStore, StoredResponse
 from rose.server.settings import ServerSettings
-from rose.server.sse import EventStreamResponse, sse_event
+from rose.server.sse import EventStreamResponse
 
 _encoder = msgspec.json.Encoder()
 
@@ -52,12 +43,15 @@ class Responses:
         settings: ServerSettings,
         store: ResponseStore,
     ) -> None:
-        self._generator = generator
-        self._speller = LogprobSpeller(tokenizer)
+        self._toolbox = Toolbox.of(settings.tools)
+        self._maker = ResponseMaker(
+            generator=generator, tokenizer=tokenizer, settings=settings, store=store, toolbox=self._toolbox
+        )
         self._intake = intake
         self._settings = settings
         self._store = store
         self._runs: dict[str, ResponseRun] = {}
+        self._logs = EventLogs()
         self._background: set[asyncio.Task[None]] = set()  # a task that nobody holds may vanish
 
     def router(self) -> APIRouter:
@@ -75,7 +69,9 @@ class Responses:
 
     async def create(self, request: Request) -> HttpResponse:
         """Make a response."""
-        received = await self._intake.read(request, ResponsesRequest, RESPONSES_FIELDS, ignored_inside)
+        received = await self._intake.read(
+            request, ResponsesRequest, RESPONSES_FIELDS, lambda body: ignored_inside(body, self._toolbox)
+        )
         try:
             return await self._answer(request, received)
         except RequestError as error:
@@ -83,14 +79,33 @@ class Responses:
         except ClientGone:
             return HttpResponse(status_code=CLIENT_CLOSED_REQUEST)
 
-    async def retrieve(self, response_id: str, stream: bool = False) -> HttpResponse:
-        """A stored response, or one that is being made in the background."""
+    async def retrieve(
+        self,
+        response_id: str,
+        stream: bool = False,
+        starting_after: Annotated[int | None, Query(ge=0)] = None,
+        include: Annotated[list[str] | None, Query()] = None,
+        included: Annotated[list[str] | None, Query(alias="include[]")] = None,
+    ) -> HttpResponse:
+        """A stored response, or one that is being made in the background; or the events of one that was streamed there.
+
+        starting_after: the number of the last event that the reader has. included: as OpenAI's clients write a list.
+        """
         if stream:
-            raise RequestError("a stored response cannot be streamed", param="stream", code="unsupported_parameter")
-        return _json(self._as_it_is_now((await self._stored(response_id)).response))
+            log = self._logs.get(response_id)
+            if log is None:
+                await self._stored(response_id)
+                message = "only a response that was made with background and stream, and lately, has events to stream"
+                raise unsupported("stream", message)
+            return self._stream(log, -1 if starting_after is None else starting_after)
+        stored = (await self._stored(response_id)).response
+        return _json(self._as_it_is_now(_shown(stored, {*(include or ()), *(included or ())})))
 
     async def delete(self, response_id: str) -> dict[str, Any]:
-        """Forget a stored response."""
+        """Forget a stored response. One that is being made is cancelled, or it would be stored anew."""
+        if (run := self._runs.get(response_id)) is not None:
+            await run.cancel()
+        self._logs.forget(response_id)
         if not await self._store.delete(response_id):
             raise _not_found(response_id)
         return {"id": response_id, "object": "response", "deleted": True}
@@ -100,7 +115,7 @@ class Responses:
         run = self._runs.get(response_id)
         if run is not None:
             return _json(await run.cancel())
-        return _json(self._as_it_is_now((await self._stored(response_id)).response))
+        return _json(self._as_it_is_now(_shown((await self._stored(response_id)).response)))
 
     async def list_input_items(
         self,
@@ -110,7 +125,7 @@ class Responses:
         after: str | None = None,
     ) -> dict[str, Any]:
         """The items that a response's own request brought; those of the responses before it are in theirs."""
-        items = (await self._stored(response_id)).input
+        items = [as_shown(item, ()) for item in (await self._stored(response_id)).input]
         items = items if order == "asc" else items[::-1]
         ids = [item["id"] for item in items]
         start = ids.index(after) + 1 if after in ids else 0
@@ -125,95 +140,56 @@ class Responses:
 
     async def _answer(self, request: Request, received: Received[ResponsesRequest]) -> HttpResponse:
         body, settings = received.body, self._settings
-        check(body)
-        items = await self._own_items(body)
-        wanted = await self._wanted(body, items)
-        response = to_response(body, model=received.model, default=wanted.sampling_params)
-        if not self._store.keeps:
-            response = msgspec.structs.replace(response, store=False)
+        order = await self._maker.read(received)
         if body.background and settings.num_api_servers > 1:  # each process knows its own runs only
             raise unsupported("background", "background responses need a server with --api-server-count 1")
         if body.background:
-            run = await self._start(wanted, response, items, first_output_wait_s=0.0)
-            try:
-                await self._keep(run.response, items)
-            except BaseException:
-                await run.close()
-                raise
-            task = asyncio.create_task(run.complete_in_background())
-            self._background.add(task)
-            task.add_done_callback(self._background.discard)
-            return _json(run.response, received.headers)
+            return await self._answer_in_background(order, received.headers, is_streamed=bool(body.stream))
         if not body.stream:
-            whole = await unless_disconnected(request, self._complete(wanted, response, items))
+            whole = await unless_disconnected(request, self._complete(order))
             return _json(whole, received.headers)
-        start = self._start(wanted, response, items, first_output_wait_s=settings.first_output_wait_s)
+        start = self._start(order, first_output_wait_s=settings.first_output_wait_s)
         run = await unless_disconnected(request, start)
         return EventStreamResponse(
             _frames(run), on_close=run.close, keep_alive_s=settings.keep_alive_s, headers=received.headers
         )
 
-    async def _own_items(self, body: ResponsesRequest) -> list[InputItem]:
-        """The request's items, with what is known of those that it only refers to."""
-        given = as_items(body.input)
-        check_parts(given)
-        items: list[InputItem] = []
-        for item in given:
-            if isinstance(item, ItemReference):
-                found = await self._store.find_item(item.id)
-                items += STORED_ITEMS.validate_python([found]) if found is not None else ()
-            else:
-                items.append(item)
-        return items
+    async def _answer_in_background(self, order: Order, headers: dict[str, str], *, is_streamed: bool) -> HttpResponse:
+        run = await self._start(order, first_output_wait_s=0.0)
+        try:
+            await self._maker.keep(run.response, order)
+        except BaseException:
+            await run.close()
+            raise
+        log = self._logs.open(run.response.id) if is_streamed else None
+        task = asyncio.create_task(self._run_in_background(run, log))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return _json(run.response, headers) if log is None else self._stream(log, -1, headers)
 
-    async def _wanted(self, body: ResponsesRequest, items: list[InputItem]) -> GenerationRequest:
-        history = STORED_ITEMS.validate_python(await read_history(self._store, body.previous_response_id))
-        params = to_sampling_params(body)
-        conversation = to_conversation(body, to_messages([*history, *items]), current_date=self._settings.prompt_date())
-        if not conversation.messages:
-            raise RequestError("input must not be empty", param="input", code="invalid_value")
-        if body.truncation == "auto":
-            room = self._generator.max_model_len - (params.max_tokens or 1)
-            conversation = await drop_oldest_turns(conversation, self._generator.render, room)
-        return GenerationRequest(
-            conversation=conversation,
-            sampling_params=params,
-            tool_choice=to_tool_choice(body) or ToolChoice(),
+    async def _run_in_background(self, run: ResponseRun, log: EventLog | None) -> None:
+        try:
+            await run.complete_in_background(_tell_nobody if log is None else log.append)
+        finally:
+            if log is not None:
+                self._logs.close(run.response.id)
+
+    def _stream(self, log: EventLog, starting_after: int, headers: dict[str, str] | None = None) -> HttpResponse:
+        """The events of a response in the background. A reader that goes away ends nothing."""
+        return EventStreamResponse(
+            log.follow(starting_after), on_close=_nothing, keep_alive_s=self._settings.keep_alive_s, headers=headers
         )
 
-    async def _start(
-        self,
-        wanted: GenerationRequest,
-        response: Response,
-        items: list[InputItem],
-        *,
-        first_output_wait_s: float | None = None,
-    ) -> ResponseRun:
-        generation = await self._generator.start(wanted, first_output_wait_s=first_output_wait_s)
-        run = ResponseRun(
-            generation,
-            ResponseWriter(response, self._speller),
-            save=lambda ended: self._keep(ended, items),
-            on_end=self._forget_run,
-        )
-        self._runs[response.id] = run
+    async def _start(self, order: Order, *, first_output_wait_s: float | None = None) -> ResponseRun:
+        run = await self._maker.start(order, on_end=self._forget_run, first_output_wait_s=first_output_wait_s)
+        self._runs[run.response.id] = run
         return run
 
     def _forget_run(self, response_id: str) -> None:
-        del self._runs[response_id]
+        self._runs.pop(response_id, None)
 
-    async def _complete(self, wanted: GenerationRequest, response: Response, items: list[InputItem]) -> Response:
-        return await (await self._start(wanted, response, items)).complete()
-
-    async def _keep(self, response: Response, items: list[InputItem]) -> None:
-        if response.store:
-            record = StoredResponse(
-                id=response.id,
-                previous_response_id=response.previous_response_id,
-                response=msgspec.to_builtins(response),
-                input=to_stored(items),
-            )
-            await self._store.put(record)
+    async def _complete(self, order: Order) -> Response:
+        return await (await self._start(order)).complete()
 
     async def _stored(self, response_id: str) -> StoredResponse:
         record = await self._store.get(response_id)
@@ -231,7 +207,20 @@ class Responses:
 
 async def _frames(run: ResponseRun) -> AsyncGenerator[bytes, None]:
     async for events in run.events_to_the_end():
-        yield b"".join([sse_event(event.event_type, _encoder.encode(event)) for event in events])
+        yield b"".join([frame(event) for event in events])
+
+
+def _tell_nobody(_: list[StreamEvent]) -> None:
+    """For a response of which nobody reads the events."""
+
+
+async def _nothing() -> None:
+    """A reader went away."""
+
+
+def _shown(response: dict[str, Any], include: Collection[str] = ()) -> dict[str, Any]:
+    """A stored response without what its reader does not ask for."""
+    return response | {"output": [as_shown(item, include) for item in response["output"]]}
 
 
 def _json(answer: Response | dict[str, Any], headers: dict[str, str] | None = None) -> HttpResponse:

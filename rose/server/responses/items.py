@@ -9,7 +9,9 @@ from rose.errors import RequestError
 from rose.server.body_parts import ContentPart
 from rose.server.errors import unsupported
 from rose.server.ids import new_id
+from rose.server.responses.builtin_items import to_call, to_result, was_run
 from rose.server.responses.schema import (
+    CodeInterpreterCallInput,
     FunctionCallInput,
     FunctionCallOutput,
     InputItem,
@@ -17,10 +19,18 @@ from rose.server.responses.schema import (
     ItemReference,
     OtherItem,
     ReasoningInput,
+    WebSearchCallInput,
 )
 
 _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
-_ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}
+_ID_PREFIXES = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "code_interpreter_call": "ci",
+    "web_search_call": "ws",
+}
 
 
 def as_items(given: str | Sequence[InputItem]) -> list[InputItem]:
@@ -64,13 +74,15 @@ def to_stored(items: Iterable[InputItem]) -> list[dict[str, Any]]:
 
 
 def _is_cut(item: InputItem, answered: set[str]) -> bool:
+    if isinstance(item, (CodeInterpreterCallInput, WebSearchCallInput)):
+        return not was_run(item)
     return isinstance(item, FunctionCallInput) and item.status == "incomplete" and item.call_id not in answered
 
 
 def _is_assistants(item: InputItem) -> bool:
-    return isinstance(item, (ReasoningInput, FunctionCallInput)) or (
-        isinstance(item, InputMessage) and item.role == "assistant"
-    )
+    if isinstance(item, InputMessage):
+        return item.role == "assistant"
+    return isinstance(item, (ReasoningInput, FunctionCallInput, CodeInterpreterCallInput, WebSearchCallInput))
 
 
 def _message(item: InputItem) -> Message:
@@ -81,8 +93,12 @@ def _message(item: InputItem) -> Message:
 
 
 def _turn(items: Sequence[InputItem]) -> Iterator[Message]:
-    """The assistant's items as messages: each is reasoning, then text, then calls, as a format renders them."""
-    last_call = max((i for i, item in enumerate(items) if isinstance(item, FunctionCallInput)), default=-1)
+    """The assistant's items as messages: each is reasoning, then text, then calls, as a format renders them.
+
+    A built-in tool's item holds its result as well, which is a message of its own.
+    """
+    kinds = (FunctionCallInput, CodeInterpreterCallInput, WebSearchCallInput)
+    last_call = max((i for i, item in enumerate(items) if isinstance(item, kinds)), default=-1)
     reasoning: list[str] = []
     content: list[str] = []
     calls: list[ToolCall] = []
@@ -105,7 +121,13 @@ def _turn(items: Sequence[InputItem]) -> Iterator[Message]:
                 calls.append(ToolCall(item.call_id, item.name, item.arguments))
             case InputMessage():
                 content.append(_text(item.content))
-    yield message()
+            case CodeInterpreterCallInput() | WebSearchCallInput():
+                call = to_call(item)
+                calls.append(call)
+                yield message()
+                yield to_result(item, call)
+    if reasoning or content or calls:
+        yield message()
 
 
 def _text(content: str | Sequence[ContentPart] | None) -> str:

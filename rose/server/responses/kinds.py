@@ -10,7 +10,6 @@ RESPONSES_FIELDS = FieldKinds(
             "prompt_cache_retention",
             "service_tier",
             "stream_options",  # what it can ask for pads events against eavesdroppers
-            "max_tool_calls",  # counts built-in tools' calls, and there are none
         }
     ),
     unsupported={

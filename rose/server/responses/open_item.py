@@ -20,6 +20,10 @@ from rose.server.responses.events import (
     ReasoningTextDelta,
     ReasoningTextDone,
     StreamEvent,
+    SummaryPartAdded,
+    SummaryPartDone,
+    SummaryTextDelta,
+    SummaryTextDone,
 )
 from rose.server.responses.objects import (
     FunctionCallItem,
@@ -29,6 +33,7 @@ from rose.server.responses.objects import (
     OutputText,
     ReasoningItem,
     ReasoningText,
+    SummaryText,
 )
 
 Event = TypeVar("Event", bound=StreamEvent)
@@ -60,11 +65,13 @@ class OpenItem(Protocol):
 
     @property
     def item(self) -> OutputItem:
-        """The item as it is by now."""
+        """The item as it is by now, with all that is to be kept of it."""
         ...
 
 
-class _Item:
+class Item:
+    """What all items that are being written have."""
+
     def __init__(self, prefix: str, output_index: int, make: Numbered) -> None:
         self._id = new_id(prefix)
         self._make = make
@@ -74,7 +81,7 @@ class _Item:
         self._place = {"item_id": self._id, "output_index": output_index}
 
 
-class OpenReasoning(_Item):
+class OpenReasoning(Item):
     """A reasoning item."""
 
     def __init__(self, output_index: int, make: Numbered) -> None:
@@ -105,7 +112,38 @@ class OpenReasoning(_Item):
         yield self._make(OutputItemDone, item=self.item, **self._of_item)
 
 
-class OpenMessage(_Item):
+class OpenSummary(Item):
+    """A reasoning item whose text is told as its summary."""
+
+    def __init__(self, output_index: int, make: Numbered) -> None:
+        super().__init__("rs", output_index, make)
+
+    @property
+    def item(self) -> ReasoningItem:
+        """The item as it is by now."""
+        summary = [SummaryText(text=text)] if (text := "".join(self._texts)) else []
+        return ReasoningItem(id=self._id, status=self._status, summary=summary)
+
+    def opening(self) -> Iterator[StreamEvent]:
+        """It begins."""
+        yield self._make(OutputItemAdded, item=self.item, **self._of_item)
+        yield self._make(SummaryPartAdded, part=SummaryText(), **self._place)
+
+    def append(self, text: str) -> StreamEvent:
+        """It grows."""
+        self._texts.append(text)
+        return self._make(SummaryTextDelta, delta=text, **self._place)
+
+    def closing(self, status: ItemStatus) -> Iterator[StreamEvent]:
+        """It ends."""
+        self._status = status
+        text = "".join(self._texts)
+        yield self._make(SummaryTextDone, text=text, **self._place)
+        yield self._make(SummaryPartDone, part=SummaryText(text=text), **self._place)
+        yield self._make(OutputItemDone, item=self.item, **self._of_item)
+
+
+class OpenMessage(Item):
     """A message item."""
 
     def __init__(self, output_index: int, make: Numbered) -> None:
@@ -144,7 +182,7 @@ class OpenMessage(_Item):
         return OutputText(text="".join(self._texts), logprobs=self._logprobs)
 
 
-class OpenCall(_Item):
+class OpenCall(Item):
     """A function call item."""
 
     def __init__(self, output_index: int, make: Numbered, name: str) -> None:

@@ -43,12 +43,39 @@ class FunctionCallInput(_Item):
     arguments: str
 
 
+class CodeOutput(BodyPart):
+    """What code printed; an image has no logs."""
+
+    type: str
+    logs: str | None = None
+
+
 class FunctionCallOutput(_Item):
     """The result of a call."""
 
     type: Literal["function_call_output"]
     call_id: str
     output: Content | None = None
+
+
+class CodeInterpreterCallInput(_Item):
+    """Code that an earlier response ran. outputs: null or left out if the client was not told."""
+
+    type: Literal["code_interpreter_call"]
+    status: str | None = None
+    code: str | None = None
+    outputs: list[CodeOutput] | None = None
+
+
+class WebSearchCallInput(_Item):
+    """A call of the web search that an earlier response made. The last three are there if it was kept here."""
+
+    type: Literal["web_search_call"]
+    status: str | None = None
+    action: dict[str, Any] | None = None
+    results: list[ContentPart] | None = None
+    recipient: str | None = None
+    arguments: str | None = None
 
 
 class ItemReference(_Item):
@@ -70,6 +97,8 @@ _ITEM_TAGS = {
     "reasoning": "<reasoning>",
     "function_call": "<call>",
     "function_call_output": "<output>",
+    "code_interpreter_call": "<code>",
+    "web_search_call": "<search>",
     "item_reference": "<reference>",
 }
 
@@ -90,6 +119,8 @@ InputItem = Annotated[
     | Annotated[ReasoningInput, Tag("<reasoning>")]
     | Annotated[FunctionCallInput, Tag("<call>")]
     | Annotated[FunctionCallOutput, Tag("<output>")]
+    | Annotated[CodeInterpreterCallInput, Tag("<code>")]
+    | Annotated[WebSearchCallInput, Tag("<search>")]
     | Annotated[ItemReference, Tag("<reference>")]
     | Annotated[OtherItem, Tag("<other>")],
     Discriminator(_item_tag, custom_error_type="item_type", custom_error_message="Input should be an input item"),
@@ -109,7 +140,9 @@ Input = Annotated[
 
 
 class Tool(BodyPart):
-    """An entry of `tools`. Those that are no functions are left out, and reported."""
+    """An entry of `tools`: a function, or a tool that the server may have. Others are left out, and reported."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
     type: str
     name: str | None = None
@@ -119,7 +152,7 @@ class Tool(BodyPart):
 
 
 class Reasoning(BodyPart):
-    """How the model is to reason. A summary is accepted as a wish, and none is written."""
+    """How the model is to reason."""
 
     effort: str | None = None
     summary: str | None = None
@@ -155,6 +188,7 @@ class ResponsesRequest(RequestBody):
     text: TextOptions | None = None
 
     max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_logprobs: int | None = None

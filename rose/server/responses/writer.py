@@ -4,7 +4,7 @@ An unstreamed answer is the same, with the events left unread: there is one writ
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import msgspec
@@ -18,12 +18,15 @@ from rose.chat.events import (
     ToolCallEnd,
     ToolCallStart,
 )
+from rose.server.builtin_tools.result import ToolResult
 from rose.server.completion import CompletionDelta
 from rose.server.errors import ApiError
 from rose.server.generation import Usage as TokenCounts
+from rose.server.ids import new_id
 from rose.server.logprobs import LogprobSpeller, TokenLogprob
 from rose.server.responses.events import Completed, Created, Failed, Incomplete, InProgress, StreamEvent
 from rose.server.responses.objects import (
+    CodeInterpreterCallItem,
     IncompleteDetails,
     InputTokensDetails,
     ItemStatus,
@@ -32,20 +35,82 @@ from rose.server.responses.objects import (
     Response,
     ResponseError,
     Usage,
+    WebSearchCallItem,
 )
-from rose.server.responses.open_item import Numbered, OpenCall, OpenItem, OpenMessage, OpenReasoning
+from rose.server.responses.open_builtin import OpenBuiltin, OpenCodeRun, OpenSearch, open_builtin
+from rose.server.responses.open_item import (
+    Numbered,
+    OpenCall,
+    OpenItem,
+    OpenMessage,
+    OpenReasoning,
+    OpenSummary,
+)
 
 
 class ResponseWriter:
-    """Writes one response. `response` is its state by now, complete once one of the endings was asked for."""
+    """Writes one response. `response` is its state by now, complete once one of the endings was asked for.
 
-    def __init__(self, response: Response, speller: LogprobSpeller) -> None:
+    builtins: the recipients whose calls are built-in tools'. include: what the client wants to see of their results.
+    reasoning_as_summary: the reasoning goes into summaries.
+    """
+
+    def __init__(
+        self,
+        response: Response,
+        speller: LogprobSpeller,
+        *,
+        builtins: Collection[str] = (),
+        include: Collection[str] = (),
+        reasoning_as_summary: bool = False,
+    ) -> None:
         self.response = response
         self._speller = speller
+        self._builtins = builtins
+        self._include = include
+        self._reasoning = OpenSummary if reasoning_as_summary else OpenReasoning
+        self._container_id = new_id("cntr")
         self._make = Numbered()
         self._items: list[OutputItem] = []
-        self._open: OpenItem | None = None
+        self._open: OpenItem | OpenBuiltin | None = None
         self._is_cut = False
+
+    @property
+    def kept_items(self) -> list[OutputItem]:
+        """The items that are done, with what the client does not see of them."""
+        return self._items
+
+    @property
+    def kept_response(self) -> Response:
+        """The response likewise, to be stored."""
+        return msgspec.structs.replace(self.response, output=self._items) if self.response.output else self.response
+
+    @property
+    def pending_call(self) -> tuple[str, str] | None:
+        """The recipient and the arguments of a call that waits to be run, if the generation ended at one."""
+        opened = self._open
+        if isinstance(opened, (OpenCodeRun, OpenSearch)) and opened.is_ready and not self._is_cut:
+            return opened.recipient, opened.arguments
+        return None
+
+    def running(self) -> Iterator[StreamEvent]:
+        """The pending call is run now."""
+        assert isinstance(self._open, (OpenCodeRun, OpenSearch))
+        yield from self._open.running()
+
+    def take_result(self, result: ToolResult) -> Iterator[StreamEvent]:
+        """The pending call has been run."""
+        assert isinstance(self._open, (OpenCodeRun, OpenSearch))
+        yield from self._open.take(result)
+        yield from self._close("completed")
+
+    def leave_call(self) -> Iterator[StreamEvent]:
+        """The pending call will not be run."""
+        yield from self._close("incomplete")
+
+    def cut(self) -> None:
+        """There is no room to go on: the response ends as one that reached its limit."""
+        self._is_cut = True
 
     def opening(self) -> Iterator[StreamEvent]:
         """The response begins."""
@@ -85,14 +150,22 @@ class ResponseWriter:
             case ContentDelta(text), OpenMessage() as message:
                 yield message.append(text, logprobs.copy())
                 logprobs.clear()
-            case ReasoningDelta(text), OpenReasoning() as reasoning:
+            case ReasoningDelta(text), (OpenReasoning() | OpenSummary()) as reasoning:
                 yield reasoning.append(text)
             case ContentDelta(), _:
                 yield from self._begin(OpenMessage(len(self._items) + self._num_open(), self._make))
                 yield from self._take(event, logprobs)
             case ReasoningDelta(), _:
-                yield from self._begin(OpenReasoning(len(self._items) + self._num_open(), self._make))
+                yield from self._begin(self._reasoning(len(self._items) + self._num_open(), self._make))
                 yield from self._take(event, logprobs)
+            case ToolCallStart(_, name), _ if name in self._builtins:
+                index = len(self._items) + self._num_open()
+                options: dict[str, Any] = {"include": self._include, "container_id": self._container_id}
+                yield from self._begin(open_builtin(name, index, self._make, **options))
+            case ToolCallDelta(_, arguments), (OpenCodeRun() | OpenSearch()) as builtin:
+                yield from builtin.append(arguments)
+            case ToolCallEnd(_, complete=True), (OpenCodeRun() | OpenSearch()) as builtin:
+                builtin.is_ready = True
             case ToolCallStart(_, name), _:
                 yield from self._begin(OpenCall(len(self._items) + self._num_open(), self._make, name))
             case ToolCallDelta(_, arguments), OpenCall() as call:
@@ -103,13 +176,14 @@ class ResponseWriter:
                 self._is_cut = reason == "length"
                 if isinstance(self._open, OpenMessage):
                     self._open.add_logprobs(logprobs)
-                yield from self._close("incomplete" if self._is_cut else "completed")
+                if self.pending_call is None:
+                    yield from self._close("incomplete" if self._is_cut else "completed")
 
     def _num_open(self) -> int:
         return 0 if self._open is None else 1
 
-    def _begin(self, item: OpenItem) -> Iterator[StreamEvent]:
-        yield from self._close("completed")
+    def _begin(self, item: OpenItem | OpenBuiltin) -> Iterator[StreamEvent]:
+        yield from self._close("completed" if self.pending_call is None else "incomplete")
         self._open = item
         yield from item.opening()
 
@@ -120,7 +194,11 @@ class ResponseWriter:
             self._open = None
 
     def _settle(self, status: str, **fields: Any) -> None:
-        self.response = msgspec.structs.replace(self.response, status=status, output=self._items, **fields)
+        shown = [
+            item.shown(self._include) if isinstance(item, (CodeInterpreterCallItem, WebSearchCallItem)) else item
+            for item in self._items
+        ]
+        self.response = msgspec.structs.replace(self.response, status=status, output=shown, **fields)
 
 
 def usage(counts: TokenCounts) -> Usage:

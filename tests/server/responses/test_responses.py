@@ -188,7 +188,7 @@ async def test_a_request_as_codex_sends_it(serve: Serve, tokenizer: Tokenizer) -
         ({"conversation": "conv_1"}, "conversation"),
         ({"truncation": "middle"}, "truncation"),
         ({"background": True, "store": False}, "background"),
-        ({"background": True, "stream": True}, "background"),
+        ({"max_tool_calls": -1}, "max_tool_calls"),
     ],
 )
 async def test_what_is_refused_names_its_field(serve: Serve, options: dict[str, Any], param: str) -> None:
@@ -225,10 +225,10 @@ async def test_failures(serve: Serve, tokenizer: Tokenizer) -> None:
 
 
 async def test_unknown_fields_and_items_are_reported(serve: Serve) -> None:
-    items = [{"type": "web_search_call", "id": "ws_1"}, {"role": "user", "content": "tide?"}]
+    items = [{"type": "mcp_call", "id": "mcp_1"}, {"role": "user", "content": "tide?"}]
     async with serve(FINAL) as server:
         response = await ask(server, input=items, colour="red")
-    assert response.headers["x-rose-ignored-fields"] == "colour, input.web_search_call"
+    assert response.headers["x-rose-ignored-fields"] == "colour, input.mcp_call"
     async with serve(FINAL, strict_fields=True) as server:
         assert (await ask(server, colour="red")).json()["error"]["param"] == "colour"
 
