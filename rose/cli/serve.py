@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from rose.cli.serve_flags import ApiFlags, CompatibleFlags, EngineFlags, ServerFlags
+from rose.cli.tool_flags import ToolFlags, tool_settings
 from rose.errors import ConfigError
 from rose.log import setup_logging
 
@@ -38,6 +39,7 @@ def serve(
     *,
     server: Annotated[ServerFlags | None, Parameter(name="*")] = None,
     api: Annotated[ApiFlags | None, Parameter(name="*")] = None,
+    tools: Annotated[ToolFlags | None, Parameter(name="*")] = None,
     engine: Annotated[EngineFlags | None, Parameter(name="*")] = None,
     compatible: Annotated[CompatibleFlags | None, Parameter(name="*")] = None,
 ) -> None:
@@ -55,6 +57,7 @@ def serve(
     log_through(logging.getLogger("rose").handlers)
     server = server or ServerFlags()
     settings = server_settings(model, server, api or ApiFlags())
+    settings = dataclasses.replace(settings, tools=tool_settings(tools or ToolFlags()))
     config = engine_config(model, engine or EngineFlags())
     with contextlib.ExitStack() as opened:
         listeners = bind_several(settings.num_api_servers, server.host, server.port, server.uds)
@@ -103,6 +106,7 @@ def server_settings(model: str, server: ServerFlags, api: ApiFlags) -> "ServerSe
         allowed_origins=tuple(api.allowed_origins or ()),
         root_path=server.root_path,
         response_store=api.response_store,
+        reasoning_summary=api.reasoning_summary,
         chat_format=api.chat_format,
         health_timeout_s=server.health_timeout,
         num_api_servers=server.api_server_count,
@@ -152,11 +156,14 @@ async def _serve(
     from rose.cli.load_progress import load_progress
     from rose.engine.process_client import ProcessEngineClient
     from rose.server.app import create_app
+    from rose.server.builtin_tools.config import ToolSettings
     from rose.server.http import HttpServer
 
     name = settings.served_model_names[0]
     tokenizer = load_tokenizer(folder)
     chat_format = get_format(settings.chat_format, tokenizer)
+    if settings.tools != ToolSettings() and chat_format.name != "harmony":
+        raise ConfigError(f"a model of the format {chat_format.name} knows no built-in tools: leave out their flags")
     with _cancelled_by_sigterm(), load_progress(name) as show:
         engine = await ProcessEngineClient.start(config, lambda now: show(now.done_bytes, now.total_bytes))
 

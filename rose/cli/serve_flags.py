@@ -90,6 +90,14 @@ class ApiFlags:
         Literal["both", "reasoning", "reasoning_content"],
         Parameter(group=_API, help="Name of the field that carries the reasoning in chat answers."),
     ] = "both"
+    reasoning_summary: Annotated[
+        Literal["none", "text"],
+        Parameter(
+            group=_API,
+            help="What a Responses request that asks for a summary of the reasoning gets as one: `none`, for the model "
+            "writes none, or the reasoning's own `text`.",
+        ),
+    ] = "none"
     vllm_metrics: Annotated[bool, Parameter(group=_API, help="Show the metrics a second time under vLLM's prefix.")] = (
         True
     )

@@ -2,12 +2,16 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rose.cli.main import app
 from rose.cli.serve import default_model_names, engine_config, server_settings
 from rose.cli.serve_flags import ApiFlags, EngineFlags, ServerFlags
+from rose.cli.tool_flags import ToolFlags, tool_settings
 from rose.errors import ConfigError
+from rose.server.builtin_tools.config import McpAddress, McpTool, ToolSettings, WebSearchSettings
+from rose.server.settings import ServerSettings
 
 
 def parse(*arguments: str) -> dict:
@@ -72,3 +76,29 @@ def test_the_response_store_is_checked_before_a_model_is_loaded(tmp_path: Path) 
     assert server_settings("m", ServerFlags(), api).response_store == api.response_store
     with pytest.raises(ConfigError, match="--response-store"):
         server_settings("m", ServerFlags(), ApiFlags(response_store="disk"))
+
+
+def test_tools_are_off_and_tried_out_when_switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tool_settings(ToolFlags()) == ToolSettings()
+    assert tool_settings(parse("--code-interpreter", "limits")["tools"]) == ToolSettings("limits")
+    monkeypatch.setenv("ROSE_WEB_SEARCH_TOKEN", "secret")
+    flags = parse("--web-search", "http://127.0.0.1:9/mcp", "--web-search-tool", "search=look")["tools"]
+    assert flags.web_search_token == "secret"
+    with pytest.raises(ConfigError, match="no tools at http://127"):
+        tool_settings(flags)
+    for wrong in (
+        ToolFlags(web_search="ftp://a"),
+        ToolFlags(web_search_token="secret"),
+        ToolFlags(web_search_tool=["search=a"]),
+        ToolFlags(web_search="http://a", web_search_tool=["search"]),
+    ):
+        with pytest.raises(ConfigError, match="--web-search"):
+            tool_settings(wrong)
+    api = parse("--reasoning-summary", "text")["api"]
+    assert server_settings("m", ServerFlags(), api).reasoning_summary == "text"
+
+
+def test_settings_with_tools_cross_to_another_process() -> None:
+    search = WebSearchSettings(McpAddress("http://a"), {"search": McpTool("s", None, {"type": "object"})})
+    settings = ServerSettings(served_model_names=("m",), tools=ToolSettings("namespaces", search))
+    assert msgspec.json.decode(msgspec.json.encode(settings), type=ServerSettings) == settings
