@@ -53,7 +53,8 @@ def materialize(module: nn.Module, device: torch.device) -> None:
             if not isinstance(parameter, Parameter):
                 raise TypeError(f"{type(submodule).__name__}.{name} was not made by new_parameter")
             if parameter.is_meta:
-                data = torch.empty_like(parameter, device=device)
+                # Not empty_like, which on the meta device makes torch import sympy: seconds of a start.
+                data = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
                 setattr(submodule, name, Parameter(data, parameter.shard))
 
 

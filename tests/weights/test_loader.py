@@ -1,5 +1,8 @@
 """Every tensor used once, every parameter filled once; anything else is refused before a weight is read."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -266,3 +269,15 @@ def test_inventory_is_in_order_of_layers(tmp_path):
     entries = take_inventory(Checkpoint(folder)).entries
     names = [entry.tensor.name for entry in entries if "sinks" in entry.tensor.name]
     assert names == [f"model.layers.{layer}.self_attn.sinks" for layer in range(11)]
+
+
+def test_a_load_imports_nothing_slow():
+    """sympy, which some of torch's operations on the meta device bring along, takes seconds of every start."""
+    code = """
+import sys, torch
+from rose.weights.loader import load_model
+load_model("rose-demo", device="cpu", dtype=torch.float32, experts="fp8")
+sys.exit(f"imported: {slow}" if (slow := {"sympy", "triton", "transformers"} & set(sys.modules)) else 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
