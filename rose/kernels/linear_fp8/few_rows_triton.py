@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rose.numerics.fp8 import Fp8RowTensor
 
-_TILE_ROWS = 16  # the least that the matrix units take
+_LEAST_ROWS, _MOST_ROWS = 16, 64  # of a tile: the least that the matrix units take, and what fits in registers
 
 
 @triton.jit
@@ -18,8 +18,9 @@ def _few_rows_kernel(
     x_ptr, x_scales_ptr, weight_ptr, weight_scales_ptr, out_ptr, num_rows, out_features,
     K: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(1) * TILE_ROWS + tl.arange(0, TILE_ROWS)
-    n = tl.program_id(0) * TILE_N + tl.arange(0, TILE_N)
+    # Tiles of rows are neighbours in the grid, so that all but the first find their weights in the L2 cache.
+    row = tl.program_id(0) * TILE_ROWS + tl.arange(0, TILE_ROWS)
+    n = tl.program_id(1) * TILE_N + tl.arange(0, TILE_N)
     row_exists, n_exists = row < num_rows, n < out_features
     at_weight = weight_ptr + n.to(tl.int64)[:, None] * K
     at_x = x_ptr + row[:, None] * K
@@ -41,8 +42,9 @@ def few_rows_triton(values: Tensor, scales: Tensor, weight: Fp8RowTensor) -> Ten
     out_features = weight.shape[0]
     out = torch.empty((num_rows, out_features), dtype=torch.float32, device=values.device)
     tile_n = 64
-    _few_rows_kernel[(triton.cdiv(out_features, tile_n), triton.cdiv(num_rows, _TILE_ROWS))](
+    tile_rows = min(max(triton.next_power_of_2(num_rows), _LEAST_ROWS), _MOST_ROWS)
+    _few_rows_kernel[(triton.cdiv(num_rows, tile_rows), triton.cdiv(out_features, tile_n))](
         values, scales, weight.values, weight.scales, out, num_rows, out_features,
-        in_features, _TILE_ROWS, tile_n, 128, num_warps=4,
+        in_features, tile_rows, tile_n, 128, num_warps=4,
     )  # fmt: skip
     return out

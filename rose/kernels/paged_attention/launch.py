@@ -95,8 +95,8 @@ def decode_launch(shape: AttentionShape, num_sms: int) -> DecodeLaunch:
 
     Of the lengths, only the window counts: a graph's launch serves whatever they are when it is replayed.
     """
-    tile_keys, min_tiles = 64, 4
+    tile_keys, min_tiles, num_warps, num_stages = 64, 4, 2, 5
     num_splits = -(-2 * num_sms // max(1, shape.num_requests * shape.num_kv_heads))
     if shape.sliding_window is not None:
         num_splits = min(num_splits, shape.sliding_window // (min_tiles * tile_keys))
-    return DecodeLaunch(tile_keys, max(1, num_splits), min_tiles, 4, 3)
+    return DecodeLaunch(tile_keys, max(1, num_splits), min_tiles, num_warps, num_stages)
