@@ -10,6 +10,7 @@ from rose.server.builtin_tools.toolbox import Toolbox
 from rose.server.constraints import answer_format
 from rose.server.effort import reasoning_effort
 from rose.server.ids import new_id
+from rose.server.responses.namespaces import left_out_of
 from rose.server.responses.objects import LOGPROBS, ReasoningOptions, Response
 from rose.server.responses.offered import OfferedTools, is_offered
 from rose.server.responses.schema import OtherItem, ResponsesRequest
@@ -68,6 +69,7 @@ def wants_summary(body: ResponsesRequest) -> bool:
 def ignored_inside(body: ResponsesRequest, toolbox: Toolbox) -> list[str]:
     """What is left out of tools and input, by its type, each kind once."""
     tools = [f"tools.{tool.type}" for tool in body.tools or () if not is_offered(tool, toolbox)]
+    tools += [f"tools.namespace.{kind}" for tool in body.tools or () for kind in left_out_of(tool)]
     items = [] if isinstance(body.input, str) else body.input
     others = [f"input.{item.type}" for item in items if isinstance(item, OtherItem)]
     return list(dict.fromkeys(tools + others))

@@ -10,6 +10,7 @@ from rose.server.body_parts import ContentPart
 from rose.server.errors import unsupported
 from rose.server.ids import new_id
 from rose.server.responses.builtin_items import to_call, to_result, was_run
+from rose.server.responses.namespaces import full_name
 from rose.server.responses.schema import (
     CodeInterpreterCallInput,
     FunctionCallInput,
@@ -118,7 +119,7 @@ def _turn(items: Sequence[InputItem]) -> Iterator[Message]:
             case ReasoningInput():
                 reasoning.append(_text(item.content) or _text(item.summary))
             case FunctionCallInput():
-                calls.append(ToolCall(item.call_id, item.name, item.arguments))
+                calls.append(ToolCall(item.call_id, full_name(item.namespace, item.name), item.arguments))
             case InputMessage():
                 content.append(_text(item.content))
             case CodeInterpreterCallInput() | WebSearchCallInput():

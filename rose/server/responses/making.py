@@ -100,6 +100,7 @@ class ResponseMaker:
             self._speller,
             builtins=order.tools.recipients,
             include=frozenset(order.body.include or ()),
+            namespaced=order.tools.namespaced,
             reasoning_as_summary=self._settings.reasoning_summary == "text" and wants_summary(order.body),
         )
 

@@ -72,6 +72,7 @@ class FunctionCallItem(_Tagged, frozen=True, kw_only=True, tag="function_call"):
     status: ItemStatus
     call_id: str
     name: str
+    namespace: str | msgspec.UnsetType = msgspec.UNSET
     arguments: str = ""
 
 

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from rose.chat.answer_format import ToolChoice
-from rose.chat.conversation import BuiltinTool, FunctionTool
+from rose.chat.conversation import BuiltinTool
 from rose.errors import RequestError
 from rose.server.builtin_tools.toolbox import CODE_INTERPRETER, Toolbox
 from rose.server.constraints import tool_choice
 from rose.server.errors import unsupported
+from rose.server.responses.namespaces import functions_of
 from rose.server.responses.schema import ResponsesRequest, Tool
 
 
@@ -21,19 +22,24 @@ class OfferedTools:
         self._asked = [tool for _, tool in asked]
         self._builtin_types = {tool.type: available[tool.type].name for tool in self._asked if tool.type in available}
         self.choice = self._choice(body)
-        functions = tuple(_function(tool, i) for i, tool in asked if tool.type == "function")
+        functions = [function for i, tool in asked for function in functions_of(tool, f"tools[{i}]")]
+        self.namespaced = {each.tool.name: each.namespaced for each in functions if each.namespaced is not None}
         builtins: dict[str, BuiltinTool] = {}
         for i, tool in asked:
             if tool.type in available:
                 _check_builtin(tool, f"tools[{i}]")
                 builtins[available[tool.type].name] = available[tool.type]
         # What the model is not told of, it does not call.
-        self.functions = () if self.choice is None else functions
+        self.functions = () if self.choice is None else tuple(function.tool for function in functions)
         self.builtins = () if self.choice is None else tuple(builtins[name] for name in sorted(builtins))
-        for i, tool in asked:
-            if tool.type == "function" and tool.name in self.recipients:
-                message = f"tools[{i}].name: {tool.name!r} is what the model calls a built-in tool of this request"
-                raise RequestError(message, param=f"tools[{i}].name", code="invalid_value")
+        for function in functions:
+            param, name = f"{function.path}.name", function.tool.name
+            if name in self.recipients:
+                message = f"{param}: {name!r} is what the model calls a built-in tool of this request"
+                raise RequestError(message, param=param, code="invalid_value")
+            if function.namespaced != self.namespaced.get(name):
+                message = f"{param}: {name!r} is what the model calls a function in another namespace, too"
+                raise RequestError(message, param=param, code="invalid_value")
 
     @property
     def recipients(self) -> frozenset[str]:
@@ -63,7 +69,7 @@ class OfferedTools:
 
 def is_offered(tool: Tool, toolbox: Toolbox) -> bool:
     """Whether the tool can be had here. A search that must not reach the web is none."""
-    if tool.type == "function":
+    if tool.type in ("function", "namespace"):
         return True
     fields = tool.model_extra or {}
     return tool.type in toolbox.by_type and fields.get("external_web_access") is not False
@@ -87,13 +93,6 @@ def _check_builtin(tool: Tool, path: str) -> None:
     policy = container.get("network_policy")
     if isinstance(policy, dict) and policy.get("type") != "disabled":
         raise unsupported(f"{path}.container.network_policy", f"{path}.container: the code is given no network")
-
-
-def _function(tool: Tool, index: int) -> FunctionTool:
-    if tool.name is None:
-        param = f"tools[{index}].name"
-        raise RequestError(f"{param} is missing", param=param, code="missing_required_parameter")
-    return FunctionTool(tool.name, tool.description, tool.parameters, strict=bool(tool.strict))
 
 
 def _echo(tool: Tool) -> dict[str, Any]:

@@ -6,6 +6,8 @@ Events are built by `Numbered`, which gives each its sequence number.
 from collections.abc import Iterator
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from rose.server.ids import new_id
 from rose.server.logprobs import TokenLogprob
 from rose.server.responses.events import (
@@ -185,16 +187,22 @@ class OpenMessage(Item):
 class OpenCall(Item):
     """A function call item."""
 
-    def __init__(self, output_index: int, make: Numbered, name: str) -> None:
+    def __init__(self, output_index: int, make: Numbered, name: str, namespace: str | None = None) -> None:
         super().__init__("fc", output_index, make)
         self._name = name
+        self._namespace = msgspec.UNSET if namespace is None else namespace
         self._call_id = new_id("call")
 
     @property
     def item(self) -> FunctionCallItem:
         """The item as it is by now."""
         return FunctionCallItem(
-            id=self._id, status=self._status, call_id=self._call_id, name=self._name, arguments="".join(self._texts)
+            id=self._id,
+            status=self._status,
+            call_id=self._call_id,
+            name=self._name,
+            namespace=self._namespace,
+            arguments="".join(self._texts),
         )
 
     def opening(self) -> Iterator[StreamEvent]:

@@ -40,6 +40,7 @@ class FunctionCallInput(_Item):
     status: str | None = None
     call_id: str
     name: str
+    namespace: str | None = None
     arguments: str
 
 
@@ -140,7 +141,10 @@ Input = Annotated[
 
 
 class Tool(BodyPart):
-    """An entry of `tools`: a function, or a tool that the server may have. Others are left out, and reported."""
+    """An entry of `tools`: a function, a namespace with its `tools`, or a tool that the server may have.
+
+    Others are left out, and reported.
+    """
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
@@ -149,6 +153,7 @@ class Tool(BodyPart):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+    tools: list["Tool"] | None = None
 
 
 class Reasoning(BodyPart):

@@ -4,7 +4,7 @@ An unstreamed answer is the same, with the events left unread: there is one writ
 """
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -52,7 +52,8 @@ class ResponseWriter:
     """Writes one response. `response` is its state by now, complete once one of the endings was asked for.
 
     builtins: the recipients whose calls are built-in tools'. include: what the client wants to see of their results.
-    reasoning_as_summary: the reasoning goes into summaries.
+    reasoning_as_summary: the reasoning goes into summaries. namespaced: the namespaces and names of functions by the
+    names that the model has for them.
     """
 
     def __init__(
@@ -63,11 +64,13 @@ class ResponseWriter:
         builtins: Collection[str] = (),
         include: Collection[str] = (),
         reasoning_as_summary: bool = False,
+        namespaced: Mapping[str, tuple[str, str]] | None = None,
     ) -> None:
         self.response = response
         self._speller = speller
         self._builtins = builtins
         self._include = include
+        self._namespaced = namespaced or {}
         self._reasoning = OpenSummary if reasoning_as_summary else OpenReasoning
         self._container_id = new_id("cntr")
         self._make = Numbered()
@@ -167,7 +170,8 @@ class ResponseWriter:
             case ToolCallEnd(_, complete=True), (OpenCodeRun() | OpenSearch()) as builtin:
                 builtin.is_ready = True
             case ToolCallStart(_, name), _:
-                yield from self._begin(OpenCall(len(self._items) + self._num_open(), self._make, name))
+                namespace, name = self._namespaced.get(name, (None, name))
+                yield from self._begin(OpenCall(len(self._items) + self._num_open(), self._make, name, namespace))
             case ToolCallDelta(_, arguments), OpenCall() as call:
                 yield call.append(arguments)
             case ToolCallEnd(_, complete), _:

@@ -156,11 +156,11 @@ async def test_a_request_as_codex_sends_it(serve: Serve, tokenizer: Tokenizer) -
     async with serve(FINAL, max_model_len=100_000) as server:
         response = await ask(server, stream=True, **body)
     assert response.status_code == 200
-    assert response.headers["x-rose-ignored-fields"] == "tools.namespace, tools.web_search"
+    assert response.headers["x-rose-ignored-fields"] == "tools.web_search"
     prompt = tokenizer.decode(server.engine.submitted[0].prompt_token_ids)
     assert "A B\n\nA B" in prompt
     assert "namespace functions" in prompt
-    assert "agents" not in prompt
+    assert "type agents__tide = " in prompt
 
 
 @pytest.mark.parametrize(
