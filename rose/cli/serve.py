@@ -90,6 +90,8 @@ def server_settings(model: str, server: ServerFlags, api: ApiFlags) -> "ServerSe
         raise ConfigError("--served-model-name must not be empty")
     if api.max_body_bytes is not None and api.max_body_bytes < 1:
         raise ConfigError(f"--max-body-bytes must be at least 1, not {api.max_body_bytes}")
+    if not 0 < api.body_timeout < math.inf:
+        raise ConfigError(f"--body-timeout must be above 0, not {api.body_timeout}")
     if not 0 <= server.shutdown_timeout <= _MAX_SHUTDOWN_S:
         raise ConfigError(f"--shutdown-timeout must be from 0 to {_MAX_SHUTDOWN_S}, not {server.shutdown_timeout}")
     if not 1 <= server.api_server_count <= _MAX_API_SERVERS:
@@ -103,6 +105,7 @@ def server_settings(model: str, server: ServerFlags, api: ApiFlags) -> "ServerSe
         reasoning_field=api.reasoning_field,
         vllm_metrics=api.vllm_metrics,
         max_body_bytes=api.max_body_bytes,
+        body_timeout_s=api.body_timeout,
         allowed_origins=tuple(api.allowed_origins or ()),
         root_path=server.root_path,
         response_store=api.response_store,

@@ -116,6 +116,9 @@ class ApiFlags:
         str,
         Parameter(group=_API, help="How the model writes chats, by name; auto goes by the model's files."),
     ] = "auto"
+    body_timeout: Annotated[
+        float, Parameter(group=_API, help="Seconds that a request body has to arrive, before it is answered with 408.")
+    ] = 60.0
     current_date: Annotated[
         str, Parameter(group=_API, help="Date told to the model: `today`, `none`, or a fixed YYYY-MM-DD.")
     ] = "today"

@@ -3,8 +3,10 @@
 import asyncio
 from typing import Annotated, Any
 
+import msgspec
 import pydantic
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
 from pydantic import Field
 
 from rose import __version__
@@ -44,6 +46,21 @@ class DetokenizeRequest(pydantic.BaseModel):
     tokens: list[TokenId]
 
 
+class Tokenized(msgspec.Struct, frozen=True):
+    """The answer of `/tokenize`."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class Detokenized(msgspec.Struct, frozen=True):
+    """The answer of `/detokenize`."""
+
+    prompt: str
+
+
 class Admin:
     """Answers probes, scrapers and the curious."""
 
@@ -65,15 +82,20 @@ class Admin:
     def router(self) -> APIRouter:
         """The routes, to be put into an app."""
         router = APIRouter()
-        probes = (("/health", self.health), ("/ping", self.health), ("/metrics", self.show_metrics))
-        for path, endpoint in probes:
-            router.add_api_route(path, endpoint, response_model=None)
+        for path, endpoint, kind in (
+            ("/health", self.health, Response),  # whose answer has no body
+            ("/ping", self.health, Response),
+            ("/metrics", self.show_metrics, PlainTextResponse),
+        ):
+            router.add_api_route(path, endpoint, response_model=None, response_class=kind)
             router.add_api_route(path, endpoint, methods=["HEAD"], response_model=None, include_in_schema=False)
         router.add_api_route("/ping", self.health, methods=["POST"], response_model=None, include_in_schema=False)
         router.add_api_route("/version", self.version)
-        bodies = describe_body(TokenizeRequest), describe_body(DetokenizeRequest)
-        router.add_api_route("/tokenize", self.tokenize, methods=["POST"], openapi_extra=bodies[0])
-        router.add_api_route("/detokenize", self.detokenize, methods=["POST"], openapi_extra=bodies[1])
+        for path, post, extra in (
+            ("/tokenize", self.tokenize, describe_body(TokenizeRequest, Tokenized)),
+            ("/detokenize", self.detokenize, describe_body(DetokenizeRequest, Detokenized)),
+        ):
+            router.add_api_route(path, post, methods=["POST"], response_model=None, openapi_extra=extra)
         return router
 
     async def health(self) -> Response:
@@ -94,7 +116,7 @@ class Admin:
         """The series, in Prometheus's text format."""
         return Response(self._metrics.exposition(), media_type=CONTENT_TYPE)
 
-    async def tokenize(self, request: Request) -> dict[str, Any]:
+    async def tokenize(self, request: Request) -> Response:
         """The token ids of a text, or of the prompt that a chat makes."""
         raw = await request.body()
         body = parse_body(TokenizeRequest, raw)
@@ -109,14 +131,9 @@ class Admin:
         else:
             ids = await asyncio.to_thread(self._tokenizer.encode, body.prompt)
         strings = await asyncio.to_thread(self._spell, ids) if body.return_token_strs else None
-        return {
-            "count": len(ids),
-            "max_model_len": self._engine.info.max_model_len,
-            "tokens": ids,
-            "token_strs": strings,
-        }
+        return _json(Tokenized(len(ids), self._engine.info.max_model_len, ids, strings))
 
-    async def detokenize(self, request: Request) -> dict[str, str]:
+    async def detokenize(self, request: Request) -> Response:
         """The text of token ids, control tokens spelled out."""
         body = parse_body(DetokenizeRequest, await request.body())
         self._check_model(body.model)
@@ -125,7 +142,7 @@ class Admin:
             if token_id >= limit:
                 message = f"{token_id} is no token id; this model's are 0 to {limit - 1}"
                 raise RequestError(message, param=f"tokens[{i}]", code="invalid_token_id")
-        return {"prompt": await asyncio.to_thread(self._tokenizer.decode, body.tokens, keep_special=True)}
+        return _json(Detokenized(await asyncio.to_thread(self._tokenizer.decode, body.tokens, keep_special=True)))
 
     def _spell(self, ids: list[int]) -> list[str]:
         return [self._tokenizer.decode([token_id], keep_special=True) for token_id in ids]
@@ -133,3 +150,7 @@ class Admin:
     def _check_model(self, name: str | None) -> None:
         if name is not None and name not in self._settings.served_model_names:
             raise model_not_found(name, self._settings.served_model_names)
+
+
+def _json(answer: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(answer), media_type="application/json")

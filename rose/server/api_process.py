@@ -79,7 +79,7 @@ async def _serve(config: ApiServerConfig) -> None:
     engine = AttachedEngineClient(Path(config.engine_folder), config.name, config.engine_info)
     try:
         tokenizer = load_tokenizer(Path(config.tokenizer_folder))
-        app = create_app(engine, get_format("harmony", tokenizer), tokenizer, config.settings)
+        app = create_app(engine, get_format(config.settings.chat_format, tokenizer), tokenizer, config.settings)
         server = HttpServer(
             app, on_started=lambda: _answer(Started()), on_stopping=engine.close, grace_s=config.grace_s
         )

@@ -19,7 +19,7 @@ from rose.server.messages.handler import Messages
 from rose.server.metrics import Metrics
 from rose.server.middleware import REQUEST_ID_HEADER, ApiKeys, BodyLimit, RequestContext
 from rose.server.models import Models
-from rose.server.openapi import collect_definitions
+from rose.server.openapi import complete_document
 from rose.server.responses.handler import Responses
 from rose.server.responses.store import open_store
 from rose.server.settings import ServerSettings
@@ -71,10 +71,11 @@ def create_app(
     models = Models(settings.served_model_names, engine.info.max_model_len)
     for part in (chat_completions, responses, completions, messages, models, admin):
         app.include_router(part.router())
-    collect_definitions(app)
+    complete_document(app)
 
     # The one added last runs first: an id for every answer, then CORS, the key, and only then a look at the body.
-    app.add_middleware(BodyLimit, max_bytes=settings.body_limit(engine.info.max_model_len))
+    max_bytes = settings.body_limit(engine.info.max_model_len)
+    app.add_middleware(BodyLimit, max_bytes=max_bytes, timeout_s=settings.body_timeout_s)
     if settings.api_keys:
         app.add_middleware(ApiKeys, api_keys=settings.api_keys)
     if settings.allowed_origins:

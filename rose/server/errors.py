@@ -111,7 +111,11 @@ class ApiError(Exception):
 
 def is_anthropic(scope: Scope) -> bool:
     """Whether a request is of the Messages API, whose clients read errors of another shape."""
-    path: str = scope["path"].removeprefix(scope.get("root_path", ""))
+    return is_anthropic_path(scope["path"].removeprefix(scope.get("root_path", "")))
+
+
+def is_anthropic_path(path: str) -> bool:
+    """Whether a route is of the Messages API."""
     return path == _ANTHROPIC_ROUTES or path.startswith(f"{_ANTHROPIC_ROUTES}/")
 
 

@@ -3,6 +3,7 @@
 Plain ASGI, since Starlette's `BaseHTTPMiddleware` puts a queue and a task between a stream and its socket.
 """
 
+import asyncio
 import hmac
 import re
 import uuid
@@ -94,35 +95,52 @@ class ApiKeys:
 
 
 class BodyLimit:
-    """Answers 413 to a body over the limit: at once if its length is declared, else when it has come so far."""
+    """Answers 413 to a body over the limit, at once if its length is declared, and 408 to one that does not arrive."""
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, max_bytes: int, timeout_s: float) -> None:
         self._app = app
         self._max_bytes = max_bytes
+        self._timeout_s = timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the request, or answer 413."""
+        """Run the request, or answer 413 or 408."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         declared = Headers(scope=scope).get("content-length", "")
         if declared.isdecimal() and int(declared) > self._max_bytes:
-            await self._refusal().response(scope)(scope, receive, send)
+            await self._too_large().response(scope)(scope, receive, send)
             return
-        num_bytes = 0
+        clock = asyncio.get_running_loop().time
+        deadline, num_bytes, is_whole = clock() + self._timeout_s, 0, False
 
-        async def counting_receive() -> Message:
-            nonlocal num_bytes
-            message = await receive()
+        async def bounded_receive() -> Message:
+            nonlocal num_bytes, is_whole
+            if is_whole:  # what comes now is the client's departure, which has time
+                return await receive()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError:
+                raise self._too_slow() from None
             if message["type"] == "http.request":
                 num_bytes += len(message.get("body", b""))
+                is_whole = not message.get("more_body", False)
                 if num_bytes > self._max_bytes:
-                    raise self._refusal()
+                    raise self._too_large()
             return message
 
-        await self._app(scope, counting_receive, send)
+        await self._app(scope, bounded_receive, send)
 
-    def _refusal(self) -> ApiError:
+    def _too_slow(self) -> ApiError:
+        return ApiError(
+            408,
+            f"the body did not arrive within {self._timeout_s:g} seconds",
+            code="request_timeout",
+            headers={"connection": "close"},  # the rest of the body may come yet, and would be taken for a request
+        )
+
+    def _too_large(self) -> ApiError:
         return ApiError(
             413,
             f"the body is longer than the {self._max_bytes} bytes that this server takes",

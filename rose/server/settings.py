@@ -18,6 +18,7 @@ class ServerSettings:
     opens the API; none means that it is open. strict_fields: a field nobody knows is a 400 instead of a header.
     reasoning_field: under which name chat answers carry the reasoning. vllm_metrics: show the series a second time
     under vLLM's prefix. max_body_bytes: a longer body is a 413; None sets the limit by the model's context.
+    body_timeout_s: a body that takes longer to arrive is a 408.
     keep_alive_s: a stream silent for so long gets a comment line. first_output_wait_s: how long a streamed request
     waits for its first output, so that a refusal can still have its own status code. current_date: `today`, a fixed
     `YYYY-MM-DD`, or None to leave the date out of prompts. response_store: where answers of the responses API are
@@ -35,6 +36,7 @@ class ServerSettings:
     reasoning_field: ReasoningField = "both"
     vllm_metrics: bool = True
     max_body_bytes: int | None = None
+    body_timeout_s: float = 60.0
     keep_alive_s: float = 15.0
     first_output_wait_s: float = 15.0
     allowed_origins: tuple[str, ...] = ()

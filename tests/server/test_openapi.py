@@ -1,9 +1,12 @@
 """`/openapi.json`."""
 
 import re
+from typing import Any
 
+import jsonschema
 import pytest
 
+from rose.engine.messages import RequestFailure
 from tests.server.conftest import Serve
 
 pytestmark = pytest.mark.anyio
@@ -25,3 +28,50 @@ async def test_every_body_has_its_own_shapes(serve: Serve) -> None:
         assert body["properties"]["tools"]["anyOf"][0]["items"]["$ref"].endswith(f"/{name}.Tool")
     assert "input_schema" in shapes["MessagesRequest.Tool"]["properties"]
     assert "function" in shapes["ChatCompletionRequest.Tool"]["properties"]
+
+
+ANSWERED: list[tuple[str, str, dict[str, Any] | None]] = [
+    ("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "logprobs": True}),
+    ("POST", "/v1/completions", {"prompt": "hi", "logprobs": 2, "max_tokens": 99}),
+    ("POST", "/v1/messages", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 99}),
+    ("POST", "/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "hi"}]}),
+    ("POST", "/v1/responses", {"input": "hi"}),
+    ("POST", "/tokenize", {"prompt": "hi", "return_token_strs": True}),
+    ("POST", "/detokenize", {"tokens": [1, 2]}),
+    ("GET", "/v1/models", None),
+    ("GET", "/version", None),
+    ("GET", "/health", None),
+    ("GET", "/metrics", None),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body"), ANSWERED)
+async def test_answers_and_errors_have_the_documents_shape(
+    serve: Serve, method: str, path: str, body: dict[str, Any] | None
+) -> None:
+    async with serve(
+        "<|channel|>analysis<|message|>So.<|end|><|start|>assistant<|channel|>final<|message|>4."
+    ) as server:
+        document = (await server.http.get("/openapi.json")).json()
+        responses = document["paths"][path][method.lower()]["responses"]
+        assert set(responses) == {"200", "4XX", "5XX"}
+        whole = await server.http.request(method, path, json=body)
+        answers = [(whole, responses["200"])]
+        if body is not None:
+            answers.append((await server.http.post(path, json=body | {"model": 7}), responses["4XX"]))
+            server.engine.script = lambda _: [RequestFailure(message="no", code="model_error")]
+            failed = await server.http.post(path, json=body)
+            answers.append((failed, responses["5XX"] if failed.status_code == 500 else responses["200"]))
+            if "text/event-stream" in responses["200"]["content"]:
+                server.engine.script = lambda _: [[1]]
+                stream = await server.http.post(path, json=body | {"stream": True})
+                assert stream.headers["content-type"].startswith("text/event-stream")
+    assert whole.status_code == 200, whole.text
+    for answer, described in answers:
+        kind = answer.headers.get("content-type", "").split(";")[0]
+        content = described.get("content", {})
+        if kind == "application/json":
+            schema = content[kind]["schema"] | {"components": document["components"]}
+            jsonschema.validate(answer.json(), schema)
+        else:
+            assert (kind in content) or (not kind and not content)

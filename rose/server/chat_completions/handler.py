@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request, Response
 from rose.chat.tokenizer import Tokenizer
 from rose.errors import RequestError
 from rose.server.chat_completions.answer import AnswerStyle
+from rose.server.chat_completions.chunks import ChatCompletion
 from rose.server.chat_completions.convert import as_client_named_it, to_generation_request, unknown_template_kwargs
 from rose.server.chat_completions.kinds import CHAT_FIELDS
 from rose.server.chat_completions.schema import ChatCompletionRequest
@@ -47,7 +48,7 @@ class ChatCompletions:
             self.create,
             methods=["POST"],
             response_model=None,
-            openapi_extra=describe_body(ChatCompletionRequest),
+            openapi_extra=describe_body(ChatCompletionRequest, ChatCompletion, streams=True),
         )
         return router
 

@@ -43,7 +43,7 @@ class Completions:
     def router(self) -> APIRouter:
         """The route, to be put into an app."""
         router = APIRouter()
-        extra = describe_body(CompletionRequest)
+        extra = describe_body(CompletionRequest, TextCompletion, streams=True)
         router.add_api_route("/v1/completions", self.create, methods=["POST"], response_model=None, openapi_extra=extra)
         return router
 

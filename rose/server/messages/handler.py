@@ -13,7 +13,7 @@ from rose.server.generation import Generation, GenerationRequest, Generator
 from rose.server.intake import Intake, Received
 from rose.server.messages.convert import as_client_named_it, ignored_inside, to_conversation, to_generation_request
 from rose.server.messages.kinds import MESSAGES_FIELDS
-from rose.server.messages.objects import Message, StreamEvent
+from rose.server.messages.objects import Message, StreamEvent, TokenCount
 from rose.server.messages.schema import CountTokensRequest, MessagesRequest
 from rose.server.messages.writer import MessageWriter
 from rose.server.openapi import describe_body
@@ -34,11 +34,10 @@ class Messages:
     def router(self) -> APIRouter:
         """The routes, to be put into an app."""
         router = APIRouter()
-        for path, endpoint, schema in (
-            ("/v1/messages", self.create, MessagesRequest),
-            ("/v1/messages/count_tokens", self.count_tokens, CountTokensRequest),
+        for path, endpoint, extra in (
+            ("/v1/messages", self.create, describe_body(MessagesRequest, Message, streams=True)),
+            ("/v1/messages/count_tokens", self.count_tokens, describe_body(CountTokensRequest, TokenCount)),
         ):
-            extra = describe_body(schema)
             router.add_api_route(path, endpoint, methods=["POST"], response_model=None, openapi_extra=extra)
         return router
 
@@ -57,7 +56,7 @@ class Messages:
         """The length of a chat's prompt."""
         received = await self._intake.read(request, CountTokensRequest, MESSAGES_FIELDS, ignored_inside)
         conversation = to_conversation(received.body, current_date=self._settings.prompt_date())
-        count = {"input_tokens": len(await self._generator.render(conversation))}
+        count = TokenCount(len(await self._generator.render(conversation)))
         return Response(_encoder.encode(count), headers=received.headers, media_type="application/json")
 
     async def _answer(self, request: Request, received: Received[MessagesRequest]) -> Response:

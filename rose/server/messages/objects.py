@@ -36,6 +36,12 @@ class ToolUseBlock(_Tagged, frozen=True, kw_only=True, tag="tool_use"):
 ContentBlock = ThinkingBlock | TextBlock | ToolUseBlock
 
 
+class TokenCount(msgspec.Struct, frozen=True):
+    """The length of a prompt."""
+
+    input_tokens: int
+
+
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Token counts. `input_tokens` are those of the prompt that the prefix cache did not have."""
 
