@@ -180,3 +180,24 @@ def test_codexs_own_tools(tmp_path: Path) -> None:
     assert "out-of-the-shell\n<|end|>" in after, "the command ran, and its output came back"
     assert after.startswith(before), "so that the prefix cache has all that came before"
     assert "And again." in resumed
+
+
+def test_codexs_mcp_tools(tmp_path: Path) -> None:
+    """Codex puts them into namespaces."""
+    tokenizer = Tokenizer(tiny_tokenizer())
+    name = "mcp__get__weather"
+
+    def script(request: AddRequest) -> list[Step]:
+        prompt = tokenizer.decode(request.prompt_token_ids)
+        needs_call = f"type {name} = " in prompt and f"functions.{name} to=assistant" not in prompt
+        return by_token(tokenizer.encode_with_special(call(name, city="Paris") if needs_call else FINAL))
+
+    engine = FakeEngine(script, max_model_len=200_000)
+    config = f'mcp_servers.get = {{command = "{sys.executable}", args = ["{SCRIPTS / "mcp_weather.py"}"]}}\n'
+    with live_server(engine, tokenizer, api_keys=(KEY,)) as server:
+        said = codex("The weather?", url=server.url, model="rose-test", cwd=tmp_path, config=config)
+    assert "It printed what it should." in said
+    before, after = (tokenizer.decode(request.prompt_token_ids, keep_special=True) for request in engine.submitted)
+    assert after.startswith(before)
+    assert f"functions.{name} to=assistant" in after
+    assert '"temperature": 21' in after[len(before) :].replace("\\", ""), "what the MCP server said"
