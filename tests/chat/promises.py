@@ -27,6 +27,10 @@ def events_of(parser: StreamParser, tokens: Sequence[int], reason: str = "stop")
     return events + parser.finish(reason)
 
 
+def merged(parser: StreamParser, tokens: Sequence[int], reason: str = "stop") -> MergedAnswer:
+    return merge(events_of(parser, tokens, reason))
+
+
 def is_empty(answer: MergedAnswer) -> bool:
     return not (answer.content or answer.reasoning or answer.tool_calls)
 
@@ -95,4 +99,4 @@ def check_promises(
     answer = merge(events)
     if has_text and "foreign_role" not in answer.recovered:
         assert not is_empty(answer)
-    assert merge(events_of(new_parser(), finest, reason)) == answer
+    assert merged(new_parser(), finest, reason) == answer

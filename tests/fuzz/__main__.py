@@ -1,7 +1,7 @@
-"""`python -m tests.fuzz FORMAT [libFuzzer's options]`: a coverage-guided fuzzer on a format's parser.
+"""`python -m tests.fuzz SUBJECT [libFuzzer's options]`: a coverage-guided fuzzer on the parser of a chat format.
 
-`make fuzz` installs atheris, which it needs, and runs it. With `-print_final_stats=1` libFuzzer tells how many streams
-it tried; a stream that fails is left in a file `crash-…`, and given as an argument it is tried alone.
+`make fuzz` installs atheris, which it needs, and runs it. A stream that breaks a promise is left in a file `crash-…`;
+given as the last argument, that stream is tried alone.
 """
 
 import sys
@@ -9,15 +9,15 @@ import sys
 import atheris
 
 with atheris.instrument_imports(include=["rose.chat"]):
-    from tests.fuzz.formats import TARGETS
+    from tests.chat.subjects import SUBJECTS, subject
+    from tests.fuzz.targets import ParserTarget
 
 
 def main() -> None:
     name = sys.argv.pop(1) if len(sys.argv) > 1 else ""
-    if name not in TARGETS:
-        sys.exit(f"usage: python -m tests.fuzz {'|'.join(TARGETS)} [options] [corpus]")
-    target = TARGETS[name]()
-    atheris.Setup(sys.argv, target)
+    if name not in SUBJECTS:
+        sys.exit(f"usage: python -m tests.fuzz {'|'.join(SUBJECTS)} [options] [corpus or crash]")
+    atheris.Setup(sys.argv, ParserTarget(subject(name)))
     atheris.Fuzz()
 
 
