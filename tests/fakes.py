@@ -47,6 +47,7 @@ class FakeEngine:
         self.submitted: list[AddRequest] = []
         self.aborted: list[tuple[str, int | None, FinishReason]] = []
         self.num_open = 0
+        self.max_open = 0
         self.is_closed = False
         self.silence = 0.0
         self._step_s = step_s
@@ -113,6 +114,7 @@ class FakeEngine:
         """The outputs of one request; its completions take turns."""
         request = opened.request
         self.num_open += 1
+        self.max_open = max(self.max_open, self.num_open)
         try:
             completions = [self._play_one(opened, index) for index in range(request.sampling_params.n)]
             while completions:

@@ -1,10 +1,13 @@
 """What only shows on real sockets: many streams at once, vanishing clients, the end of the server."""
 
 import asyncio
+import json
+import re
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -38,27 +41,63 @@ def body(text: str = "hi", **fields) -> dict:
     return {"messages": [{"role": "user", "content": text}]} | fields
 
 
-def test_64_streams_at_once_keep_their_events_apart_and_in_order(tokenizer: Tokenizer) -> None:
+NUM_STREAMS = 256
+
+
+def own_words(number: int) -> str:
+    return " ".join(f"{number}:{i}" for i in range(8))
+
+
+def check_chat_stream(response: httpx.Response, number: int) -> None:
+    stream = read_stream(response)
+    assert stream.text("content") == own_words(number)
+    assert (stream.finish_reasons(), stream.is_done, stream.errors) == (["stop"], True, [])
+    assert len({chunk["id"] for chunk in stream.chunks}) == 1
+
+
+def check_responses_stream(response: httpx.Response, number: int) -> None:
+    frames = [frame.split("\n") for frame in response.text.strip().split("\n\n")]
+    events = [json.loads(data.removeprefix("data: ")) for _, data in frames]
+    assert [name.removeprefix("event: ") for name, _ in frames] == [event["type"] for event in events]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert "".join(e["delta"] for e in events if e["type"] == "response.output_text.delta") == own_words(number)
+    assert events[-1]["type"] == "response.completed"
+    assert events[-1]["response"]["output"][0]["content"][0]["text"] == own_words(number)
+    item_ids = {event["item_id"] for event in events if "item_id" in event}
+    assert item_ids == {events[-1]["response"]["output"][0]["id"]}
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "check"),
+    [
+        ("/v1/chat/completions", "messages", check_chat_stream),
+        ("/v1/responses", "input", check_responses_stream),
+    ],
+)
+def test_256_streams_at_once_keep_their_events_apart_and_in_order(
+    tokenizer: Tokenizer, path: str, field: str, check: Callable[[httpx.Response, int], None]
+) -> None:
     def script(request: AddRequest) -> list[Step]:
-        name = tokenizer.decode(request.prompt_token_ids).rsplit("#", 1)[1].split("#")[0].split("\n")[0]
-        name = "".join(filter(str.isdigit, name))
-        words = " ".join(f"{name}:{i}" for i in range(20))
-        return by_token(tokenizer.encode_with_special(f"<|channel|>final<|message|>{words}<|return|>"))
+        name = re.search(r"#(\d+)#", tokenizer.decode(request.prompt_token_ids))
+        assert name is not None
+        return by_token(
+            tokenizer.encode_with_special(f"<|channel|>final<|message|>{own_words(int(name[1]))}<|return|>")
+        )
 
     async def one(client: httpx.AsyncClient, number: int) -> None:
-        response = await client.post("/v1/chat/completions", json=body(f"#{number}", stream=True))
-        stream = read_stream(response)
-        assert stream.text("content") == " ".join(f"{number}:{i}" for i in range(20))
-        assert (stream.finish_reasons(), stream.is_done, stream.errors) == (["stop"], True, [])
+        asked = {field: [{"role": "user", "content": f"#{number}#"}], "stream": True}
+        check(await client.post(path, json=asked), number)
 
     async def all_of_them(url: str) -> None:
-        limits = httpx.Limits(max_connections=64)
-        async with httpx.AsyncClient(base_url=url, limits=limits, timeout=60) as client:
-            await asyncio.gather(*(one(client, number) for number in range(64)))
+        limits = httpx.Limits(max_connections=NUM_STREAMS)
+        async with httpx.AsyncClient(base_url=url, limits=limits, timeout=100) as client:
+            await asyncio.gather(*(one(client, number) for number in range(NUM_STREAMS)))
 
-    with live_server(FakeEngine(script), tokenizer) as server:
+    # A step of its own time lets all the streams begin before the first one ends.
+    with live_server(FakeEngine(script, step_s=0.02), tokenizer) as server:
         asyncio.run(all_of_them(server.url))
-        assert len(server.engine.submitted) == 64
+        assert len(server.engine.submitted) == NUM_STREAMS
+        assert server.engine.max_open > NUM_STREAMS // 2
         assert server.engine.num_open == 0
 
 
