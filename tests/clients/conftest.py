@@ -43,7 +43,7 @@ def environment_without(*prefixes: str) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
 
 
-def run(command: list[str | Path], *, cwd: Path, timeout_s: float = 100, **env: str) -> str:
+def run(command: list[str | Path], *, cwd: Path, timeout_s: float = 200, **env: str) -> str:
     """What a command prints, in a home of its own so that it reads nobody's configuration."""
     quiet = environment_without("ROSE_", "OPENAI_", "XDG_", "HF_")
     ran = subprocess.run(

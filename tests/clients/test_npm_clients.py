@@ -83,7 +83,10 @@ def test_ai_sdk(demo: str) -> None:
     folder = installed(npm_folder, "ai-sdk", *packages)
     answers = run_script(shutil.which("node") or "node", SCRIPTS / "ai_sdk.mjs", demo, cwd=folder)
     assert set(answers) == {"responses", "chat", "compatible"}
-    assert all("21" in text for texts in answers.values() for text in texts), answers
+    for answer in answers.values():
+        assert all("21" in text for text in answer["texts"]), answers
+        assert answer["calls"] == [{"city": "Paris"}]
+        assert answer["objects"] == [{"answer": 512}] * 2
 
 
 def test_openai_agents(demo: str) -> None:
@@ -152,9 +155,14 @@ def codex(*arguments: str, url: str, model: str, cwd: Path, config: str = "") ->
 
 
 def test_codex(demo: str, tmp_path: Path) -> None:
+    """A sum, also in a form that is demanded."""
     (tmp_path / "brief.md").write_text("Be brief.")
+    schema = {"type": "object", "properties": {"answer": {"type": "integer"}}, "required": ["answer"]}
+    (tmp_path / "schema.json").write_text(json.dumps(schema | {"additionalProperties": False}))
     options = {"url": demo, "model": "rose-demo", "cwd": tmp_path, "config": CODEX_WITH_LITTLE_TO_SAY}
     assert codex("What is 127 + 385?", **options).strip() == "127 + 385 = 512"
+    formed = codex("--output-schema", "schema.json", "What is 127 + 385? Answer as JSON.", **options)
+    assert json.loads(formed) == {"answer": 512}
 
 
 def test_codexs_own_tools(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Clients from PyPI."""
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -33,10 +34,12 @@ def test_openai_agents(demo: str, tmp_path: Path) -> None:
 def test_langchain(demo: str, tmp_path: Path) -> None:
     bin_folder = installed(python_environment, "langchain-openai", "langchain-openai==1.7.4")
     answers = run_script(bin_folder / "python", SCRIPTS / "langchain.py", demo, cwd=tmp_path)
-    for text, streamed, after_tool in (answers["responses"], answers["chat"]):
-        assert "512" in text
-        assert streamed == text
-        assert "21" in after_tool
+    assert set(answers) == {"responses", "chat"}
+    for answer in answers.values():
+        assert answer["text"] == answer["streamed"] == "127 + 385 = 512"
+        assert answer["object"] == 512
+        assert answer["calls"] == [{"city": "Paris"}]
+        assert "21" in answer["after_tool"]
 
 
 def test_instructor(demo: str, tmp_path: Path) -> None:
@@ -76,6 +79,8 @@ def test_litellm(demo: str, tmp_path: Path) -> None:
         assert answer["usage"] > 0
         assert answer["call"] == ["get_weather", {"city": "Paris"}]
         assert "21" in answer["final"]
+        assert json.loads(answer["object"]) == {"answer": 512}
+    assert answers["anthropic"] == "127 + 385 = 512"
     assert answers["responses"] == ["127 + 385 = 512"]
     assert answers["responses_streamed"] == "127 + 385 = 512"
     body = {"prompt": "127 + 385 =", "max_tokens": 4, "temperature": 0}

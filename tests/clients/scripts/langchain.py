@@ -1,4 +1,4 @@
-"""langchain-openai: text, a stream and a tool loop, over both APIs."""
+"""langchain-openai: text, a stream, an object and a tool loop, over both APIs."""
 
 import json
 import os
@@ -6,6 +6,13 @@ import os
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
+from pydantic import BaseModel
+
+
+class Sum(BaseModel):
+    """A sum's result."""
+
+    answer: int
 
 
 @tool
@@ -29,5 +36,11 @@ for name, use_responses_api in (("responses", True), ("chat", False)):
     question = HumanMessage("What is the weather in Paris?")
     turn = with_tool.invoke([question])
     results = [get_weather.invoke(call) for call in turn.tool_calls]
-    answers[name] = [text, streamed, with_tool.invoke([question, turn, *results]).text]
+    answers[name] = {
+        "text": text,
+        "streamed": streamed,
+        "object": model.with_structured_output(Sum).invoke("What is 127 + 385?").answer,
+        "calls": [call["args"] for call in turn.tool_calls],
+        "after_tool": with_tool.invoke([question, turn, *results]).text,
+    }
 print(json.dumps(answers))

@@ -1,9 +1,17 @@
-"""litellm: chat by two of its providers, streamed, a tool loop, the Responses API and text completions."""
+"""litellm: chat by two of its providers, streamed, a tool loop, an object; the other three APIs."""
 
 import json
 import os
 
 import litellm
+from pydantic import BaseModel
+
+
+class Sum(BaseModel):
+    """A sum's result."""
+
+    answer: int
+
 
 URL, KEY = f"{os.environ['ROSE_URL']}/v1", os.environ["ROSE_KEY"]
 SUM = [{"role": "user", "content": "What is 127 + 385?"}]
@@ -37,6 +45,9 @@ def chat(provider: str) -> dict[str, object]:
         "usage": usage.completion_tokens,
         "call": [call.function.name, json.loads(call.function.arguments)],
         "final": final.content,
+        "object": litellm.completion(model=model, messages=SUM, response_format=Sum, **options)
+        .choices[0]
+        .message.content,
     }
 
 
@@ -45,11 +56,15 @@ events = list(litellm.responses(model="openai/rose-demo", input="What is 127 + 3
 completion = litellm.text_completion(
     model="text-completion-openai/rose-demo", prompt="127 + 385 =", max_tokens=4, **options
 )
+message = litellm.completion(
+    model="anthropic/rose-demo", messages=SUM, max_tokens=2000, **options | {"api_base": os.environ["ROSE_URL"]}
+)
 print(
     json.dumps(
         {
             "openai": chat("openai"),
             "hosted_vllm": chat("hosted_vllm"),
+            "anthropic": message.choices[0].message.content,
             "responses": [item.content[0].text for item in response.output if item.type == "message"],
             "responses_streamed": "".join(e.delta for e in events if e.type == "response.output_text.delta"),
             "completion": [completion.choices[0].text, completion.usage.completion_tokens],
