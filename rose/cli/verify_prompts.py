@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rose.errors import CheckpointError, ConfigError, RequestError
+from rose.errors import ConfigError, RequestError
 
 if TYPE_CHECKING:
     from rose.chat.format import ChatFormat
@@ -107,6 +107,6 @@ def _find_format(tokenizer: "Tokenizer") -> "ChatFormat | None":
     from rose.chat.registry import get_format
 
     try:
-        return get_format("harmony", tokenizer)
-    except CheckpointError:  # lacks the format's tokens
+        return get_format("auto", tokenizer)
+    except ConfigError:  # none suits
         return None

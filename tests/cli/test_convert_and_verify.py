@@ -3,14 +3,26 @@
 import json
 
 import pytest
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from rose.cli.main import app
+from rose.cli.verify_prompts import Prompts
 from rose.errors import CheckpointError, ConfigError
 from rose.models.gpt_oss.published import published_config
 from rose.weights.checkpoint import Checkpoint
+from tests.chat.tokenizers_for_tests import chatml_tokenizer, tiny_tokenizer
 from tests.checkpoints import TinyShape, write_checkpoint
 
 SHAPE = TinyShape(vocab_size=300)
+
+
+def plain_tokenizer():
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.train_from_iterator([], trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    return backend
 
 
 def rose(*arguments):
@@ -166,3 +178,17 @@ def test_verify_says_which_prompt_is_wrong(model, line, message, folder, tmp_pat
         rose("verify", "rose-demo", "--prompts", path)
     with pytest.raises(ConfigError, match="cannot read"):
         rose("verify", "rose-demo", "--prompts", tmp_path)
+
+
+@pytest.mark.parametrize(("pick", "num_chats"), [(tiny_tokenizer, 60), (chatml_tokenizer, 60), (plain_tokenizer, 5)])
+def test_the_prompts_fit_the_tokenizer(pick, num_chats, tmp_path):
+    """Chats where there is a chat format, of whatever family, and plain texts where there is none."""
+    tokenizer = pick()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    prompts = Prompts(tmp_path, 500_000)
+    ids = prompts.built_in()
+    assert len(ids) == num_chats
+    shown = tokenizer.decode(ids[0], skip_special_tokens=False)
+    assert ("What's 4 added to 703?" in shown) == (num_chats == 60)
+    assert bool(prompts.stop_ids) == (num_chats == 60)
+    assert (shown == "The capital of France is") == (num_chats == 5)
