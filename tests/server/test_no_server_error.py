@@ -53,6 +53,15 @@ THING = st.fixed_dictionaries(
 VALUE = JSON | THING | st.lists(THING, max_size=4)
 
 
+async def test_a_message_whose_type_is_null_is_stored_as_one_without(serve: Serve) -> None:
+    async with serve() as server:
+        item = {"type": None, "role": "user", "content": "hi"}
+        made = (await server.http.post("/v1/responses", json={"input": [item]})).json()
+        assert (await server.http.get(f"/v1/responses/{made['id']}")).json() == made
+        listed = (await server.http.get(f"/v1/responses/{made['id']}/input_items")).json()["data"]
+        assert [(each["type"], each["content"][0]["text"]) for each in listed] == [("message", "hi")]
+
+
 @pytest.mark.parametrize(
     ("path", "fields", "base"),
     [

@@ -58,9 +58,8 @@ class Responses:
         """The routes, to be put into an app."""
         router = APIRouter()
         path = "/v1/responses"
-        router.add_api_route(
-            path, self.create, methods=["POST"], response_model=None, openapi_extra=describe_body(ResponsesRequest)
-        )
+        extra = describe_body(ResponsesRequest, Response, streams=True)
+        router.add_api_route(path, self.create, methods=["POST"], response_model=None, openapi_extra=extra)
         router.add_api_route(f"{path}/{{response_id}}", self.retrieve, response_model=None)
         router.add_api_route(f"{path}/{{response_id}}", self.delete, methods=["DELETE"])
         router.add_api_route(f"{path}/{{response_id}}/cancel", self.cancel, methods=["POST"], response_model=None)

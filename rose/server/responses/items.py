@@ -139,7 +139,7 @@ def _text(content: str | Sequence[ContentPart] | None) -> str:
 
 def _stored(item: InputItem) -> dict[str, Any]:
     fields = item.model_dump(exclude_unset=True)
-    kind = fields.setdefault("type", "message")
+    kind = fields["type"] = fields.get("type") or "message"  # which may also be given as null
     if not fields.get("id"):
         fields["id"] = new_id(_ID_PREFIXES[kind])
     if kind == "message" and not isinstance(fields.get("content"), list):
