@@ -23,6 +23,11 @@ def was_run(item: BuiltinCallInput) -> bool:
     return item.status in (None, "completed", "failed")
 
 
+def is_partial(item: BuiltinCallInput) -> bool:
+    """Whether the server keeps more of such an item than this one tells."""
+    return lacks_result(item) or (isinstance(item, WebSearchCallInput) and item.arguments is None)
+
+
 def lacks_result(item: BuiltinCallInput) -> bool:
     """Whether the item does not say what the call came to, since the client was not told."""
     return (item.outputs if isinstance(item, CodeInterpreterCallInput) else item.results) is None

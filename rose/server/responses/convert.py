@@ -91,7 +91,8 @@ def to_response(body: ResponsesRequest, tools: OfferedTools, *, model: str, defa
         previous_response_id=body.previous_response_id,
         prompt_cache_key=body.prompt_cache_key,
         reasoning=ReasoningOptions(
-            (reasoning.effort if reasoning else None) or "medium", reasoning.summary if reasoning else None
+            (reasoning.effort if reasoning else None) or "medium",
+            reasoning.summary if reasoning and reasoning.summary != "none" else None,
         ),
         safety_identifier=body.safety_identifier,
         store=body.store is not False,

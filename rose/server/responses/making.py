@@ -14,7 +14,7 @@ from rose.server.builtin_tools.toolbox import Toolbox
 from rose.server.generation import Generation, GenerationRequest, Generator
 from rose.server.intake import Received
 from rose.server.logprobs import LogprobSpeller
-from rose.server.responses.builtin_items import lacks_result
+from rose.server.responses.builtin_items import is_partial
 from rose.server.responses.convert import check, to_conversation, to_response, to_sampling_params, wants_summary
 from rose.server.responses.items import as_items, check_parts, to_messages, to_stored
 from rose.server.responses.objects import OutputItem, Response
@@ -129,17 +129,18 @@ class ResponseMaker:
             await self._store.put(record)
 
     async def _own_items(self, body: ResponsesRequest) -> list[InputItem]:
-        """The request's items, with what is known here of those that it only refers to, or tells no result of."""
+        """The request's items, with what is known here of those that it only refers to, or tells in part."""
         given = as_items(body.input)
         check_parts(given)
         items: list[InputItem] = []
         for item in given:
-            is_reference = isinstance(item, ItemReference)
-            is_partial = isinstance(item, (CodeInterpreterCallInput, WebSearchCallInput)) and lacks_result(item)
-            found = await self._store.find_item(item.id) if (is_reference or is_partial) and item.id else None
-            if found is not None:
-                items += STORED_ITEMS.validate_python([found])
-            elif not is_reference:
+            if isinstance(item, ItemReference):
+                found = await self._store.find_item(item.id)
+                items += STORED_ITEMS.validate_python([found]) if found is not None else ()
+            elif isinstance(item, (CodeInterpreterCallInput, WebSearchCallInput)) and item.id and is_partial(item):
+                told = item.model_dump(exclude_unset=True, exclude_none=True)
+                items += STORED_ITEMS.validate_python([(await self._store.find_item(item.id) or {}) | told])
+            else:
                 items.append(item)
         return items
 
