@@ -28,7 +28,7 @@ class ChatMLParser:
         self._kind: TextKind = "content"
         self._call: CallReader | None = None
         self._before_call = ""  # line feeds that would not be shown in front of a call
-        self._role: str | None = None  # the text so far of a message's first line, while it is being read
+        self._role: list[str] | None = None  # the text so far of a message's first line, while it is being read
         self._is_over = False
         # Spelled tags.
         self._pending = ""  # may be the beginning of a tag
@@ -112,12 +112,10 @@ class ChatMLParser:
         """Whether the characters of a tag are one here. An opening one stands on a line of its own."""
         if self._role is not None:
             return False
-        if self._call is not None:
-            return (
-                tag in (Tag.CALL, Tag.CALL_END)
-                and not self._call.in_string
-                and (tag is Tag.CALL_END or self._is_line_blank)
-            )
+        if self._call is not None and (self._call.in_string or tag is Tag.THINK):
+            return False
+        if tag is Tag.CALL_END:
+            return self._call is not None
         if tag is Tag.CALL:
             return self._is_line_blank
         return tag is Tag.THINK_END if self._kind == "reasoning" else tag is Tag.THINK and self._is_line_blank
@@ -125,7 +123,8 @@ class ChatMLParser:
     def _plain(self, text: str) -> None:
         """Add text in which there are no tags to where it belongs."""
         if self._role is not None:
-            self._role, line_feed, text = (self._role + text).partition("\n")
+            first_line, line_feed, text = text.partition("\n")
+            self._role.append(first_line)
             if not line_feed:
                 return
             self._end_role()
@@ -158,16 +157,14 @@ class ChatMLParser:
             self._end_role()
             if self._is_over:
                 return
+        if self._call is not None and (tag is Tag.THINK or (tag is Tag.THINK_END and self._kind == "content")):
+            self._writer.note(Recovery.STRAY_TAG)
+            return
         if self._call is not None:
-            if tag in (Tag.THINK, Tag.THINK_END):
-                self._writer.note(Recovery.STRAY_TAG)
-            else:
-                self._end_call(cut=False, closed=tag is Tag.CALL_END)
-                if tag is Tag.CALL and not self._is_over:
-                    self._open_call()
-        elif tag is Tag.CALL:
-            if self._kind == "reasoning" and not self._is_over:
-                self._writer.note(Recovery.MISSING_THINK_END)
+            self._end_call(cut=False, closed=tag is Tag.CALL_END)
+            if self._is_over or tag is Tag.CALL_END:
+                return
+        if tag is Tag.CALL:
             self._open_call()
         elif tag is Tag.THINK and self._kind == "content":
             self._writer.end_text("content", before_tag=True)
@@ -206,6 +203,8 @@ class ChatMLParser:
             self._writer.arguments(whole.arguments)
         elif call.has_rest:
             self._writer.note(Recovery.STRAY_TEXT)
+        if self._kind == "reasoning":
+            self._writer.note(Recovery.MISSING_THINK_END)
         if not (closed or cut):
             self._writer.note(Recovery.MISSING_CALL_END)
         self._writer.close_call(cut=cut)
@@ -215,9 +214,9 @@ class ChatMLParser:
 
     def _end_message(self, *, cut: bool) -> None:
         if self._role is not None:
-            if not _ASSISTANT.startswith(self._role.strip()):
-                self._writer.set_aside(self._role)
-            self._role = None
+            role, self._role = "".join(self._role), None
+            if not _ASSISTANT.startswith(role.strip()):
+                self._writer.set_aside(role)
         if self._call is not None:
             self._end_call(cut=cut, closed=False)
         if self._kind == "reasoning" and not (cut or self._is_over):
@@ -229,12 +228,12 @@ class ChatMLParser:
             self._writer.note(Recovery.MISSING_END)
         self._end_message(cut=False)
         if not self._is_over:
-            self._role = ""
+            self._role = []
 
     def _end_role(self) -> None:
         """Whose message it is, is known: the assistant's goes on, and any other ends the turn."""
-        role, self._role = (self._role or "").strip(), None
-        if role == _ASSISTANT:
+        role, self._role = "".join(self._role or ()), None
+        if role.strip() == _ASSISTANT:
             self._kind = "content"
             self._is_line_blank = True
         else:
