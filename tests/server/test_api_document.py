@@ -2,8 +2,12 @@
 
 import re
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import pytest
+from openai.types.chat.completion_create_params import CompletionCreateParamsBase as ChatParamsBase
+from openai.types.completion_create_params import CompletionCreateParamsBase as CompletionParamsBase
+from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
 from rose.server.chat_completions.kinds import CHAT_FIELDS
 from rose.server.chat_completions.schema import ChatCompletionRequest
@@ -32,6 +36,21 @@ def test_every_field_is_listed_under_its_kind() -> None:
     assert set(re.findall(r"`(\w+)`", accepted)) == HARMLESS_FIELDS
     refused = section("Refused").split("\n\n")[1]
     assert set(re.findall(r"`(\w+)`(?!\])", refused)) == set(UNSUPPORTED_FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("params", "schema", "kinds"),
+    [
+        (ResponseCreateParamsBase, ResponsesRequest, RESPONSES_FIELDS),
+        (ChatParamsBase, ChatCompletionRequest, CHAT_FIELDS),
+        (CompletionParamsBase, CompletionRequest, COMPLETION_FIELDS),
+    ],
+)
+def test_every_field_of_openais_own_client_has_its_kind(params: Any, schema: type[RequestBody], kinds: Any) -> None:
+    """With the tests above, each has its row in the document."""
+    known = set(schema.model_fields) | kinds.harmless | set(kinds.unsupported)
+    assert set(get_type_hints(params)) - known - {"stream"} == set()
+    assert "stream" in schema.model_fields
 
 
 @pytest.mark.parametrize(

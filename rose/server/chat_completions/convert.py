@@ -10,7 +10,7 @@ from rose.errors import RequestError
 from rose.server.body_parts import ContentPart
 from rose.server.chat_completions.schema import ChatCompletionRequest, ChatMessage, Tool
 from rose.server.constraints import tool_choice
-from rose.server.effort import OPENAI_EFFORTS, reasoning_effort
+from rose.server.effort import reasoning_effort
 from rose.server.errors import unsupported
 from rose.server.generation import GenerationRequest
 from rose.server.guided import wanted_form
@@ -115,7 +115,7 @@ def _effort(body: ChatCompletionRequest, template_kwargs: dict[str, Any]) -> Rea
     given, param = body.reasoning_effort, "reasoning_effort"
     if given is None:
         given, param = _text_kwarg(template_kwargs, "reasoning_effort"), "chat_template_kwargs.reasoning_effort"
-    return reasoning_effort(given, param=param, words=OPENAI_EFFORTS)
+    return reasoning_effort(given, param=param)
 
 
 def _text_kwarg(template_kwargs: dict[str, Any], name: str) -> str | None:

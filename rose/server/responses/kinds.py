@@ -5,7 +5,9 @@ from rose.server.fields import FieldKinds
 RESPONSES_FIELDS = FieldKinds(
     harmless=frozenset(
         {
+            "access_programs",  # which of OpenAI's own models are used
             "client_metadata",
+            "image",  # how images are treated, and there are none
             "prompt_cache_options",
             "prompt_cache_retention",
             "service_tier",
