@@ -1,8 +1,8 @@
 """CUDA graphs of whole forward passes: one launch instead of hundreds, which a short step would wait for.
 
 A graph repeats launches with the very arguments they had, so it belongs to one `BatchShape`, reads the step's inputs
-where `InputBuffers` has them, and leaves the logits in memory that all graphs share. What is in between comes from one
-pool, which is as large as the largest graph needs.
+where `InputBuffers` has them, and leaves logits and tokens in memory that all graphs share. What is in between comes
+from one pool, which is as large as the largest graph needs.
 """
 
 import time
@@ -18,6 +18,7 @@ from torch import Tensor
 from rose.engine.worker.batch_shape import BatchShape, GraphShapes
 from rose.engine.worker.input_batch import InputBatch
 from rose.engine.worker.input_buffers import StepInputs
+from rose.kernels.sampling.op import sample_tokens
 from rose.log import get_logger
 from rose.models.base import CausalLM
 
@@ -93,6 +94,7 @@ class ForwardGraphs:
         self._shapes = shapes
         self._record = record
         self._logits = torch.empty(shapes.max_num_requests, model.vocab_size, dtype=torch.float32, device=model.device)
+        self._chosen = torch.empty(2, shapes.max_num_requests, dtype=torch.int64, device=model.device)
         self._captured: dict[BatchShape, _Captured] = {}
 
     def choose(self, step: BatchShape) -> BatchShape | None:
@@ -104,17 +106,18 @@ class ForwardGraphs:
         captured = self._captured.get(shape)
         return self._inputs.buffers.inputs(shape) if captured is None else captured.inputs
 
-    def run(self, shape: BatchShape, inputs: StepInputs) -> Tensor:
-        """Compute the step whose inputs were filled in: logits of its sampling rows, [num_requests, vocab_size].
+    def run(self, shape: BatchShape, inputs: StepInputs) -> tuple[Tensor, Tensor]:
+        """Compute the step whose inputs were filled in.
 
-        They hold until the next step.
+        Returns the logits of its sampling rows, [num_requests, vocab_size] float32, and what `sample_tokens` makes of
+        them, [2, num_requests]. Both hold until the next step.
         """
         captured = self._captured.get(shape)
         if captured is not None:
             captured.graph.replay()
         else:
             self._capture(shape, inputs)
-        return self._logits[: shape.num_requests]
+        return self._logits[: shape.num_requests], self._chosen[:, : shape.num_requests]
 
     @torch.inference_mode()
     def capture(self, shapes: Sequence[BatchShape]) -> None:
@@ -130,7 +133,9 @@ class ForwardGraphs:
 
         def work() -> None:
             hidden = self._model.forward(inputs.batch)
-            self._logits[: shape.num_requests].copy_(self._model.compute_logits(hidden[inputs.sampling_rows]))
+            logits = self._model.compute_logits(hidden[inputs.sampling_rows])
+            self._logits[: shape.num_requests].copy_(logits)
+            self._chosen[:, : shape.num_requests].copy_(sample_tokens(logits, inputs.temperatures, inputs.uniforms))
 
         work()
         self._captured[shape] = _Captured(inputs, self._record(work))

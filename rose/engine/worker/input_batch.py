@@ -12,7 +12,7 @@ from rose.engine.scheduler_output import NewRequest, ScheduledRequest, Scheduler
 from rose.engine.worker.batch_shape import BatchShape
 from rose.engine.worker.input_buffers import HostInputs, InputBuffers, Int64s, StepInputs
 from rose.engine.worker.kv_tensors import KVTensors
-from rose.engine.worker.sampler import SamplingRow
+from rose.engine.worker.sampler import SamplingRow, is_plain, is_random, uniform
 
 
 @dataclass(slots=True)
@@ -21,6 +21,8 @@ class _Held:
     row: int
     num_tokens: int
     num_blocks: int
+    is_random: bool
+    is_plain: bool
 
 
 class InputBatch:
@@ -109,10 +111,21 @@ class InputBatch:
         for table, slots, block_table in zip(self._block_tables, host.slot_mappings, host.block_tables, strict=True):
             slots[:num_tokens] = self._slots(table, token_rows, positions)
             block_table[:num_requests, :num_blocks] = table[rows, :num_blocks]
-        sampling_rows = [int(end) - 1 for s, end in zip(scheduled, cu_seqlens[1:], strict=True) if self._samples(s)]
-        host.sampling_rows[: len(sampling_rows)] = sampling_rows
-        host.sampling_rows[len(sampling_rows) :] = 0
+        self._fill_sampling(host, scheduled, cu_seqlens[1:].tolist())
         return num_tokens, num_requests
+
+    def _fill_sampling(self, host: HostInputs, scheduled: Sequence[ScheduledRequest], ends: list[int]) -> None:
+        """ends: of each request's rows in the batch. What is left over repeats the first row, and draws nothing."""
+        samples = [(end - 1, self._held[s.key]) for s, end in zip(scheduled, ends, strict=True) if self._samples(s)]
+        count = len(samples)
+        host.sampling_rows[:count] = [row for row, _ in samples]
+        host.temperatures[:count] = [held.request.params.temperature if held.is_random else 0.0 for _, held in samples]
+        host.uniforms[:count] = [
+            uniform(held.request.seed, held.num_tokens - held.request.num_prompt_tokens) if held.is_random else 0.0
+            for _, held in samples
+        ]
+        for values in (host.sampling_rows, host.temperatures, host.uniforms):
+            values[count:] = 0
 
     def _fill_padding(self, host: HostInputs, num_tokens: int, num_requests: int, *, is_decode: bool) -> None:
         """Padding of decode steps is requests of one token each, of others one request with all of it."""
@@ -145,6 +158,10 @@ class InputBatch:
             output_token_ids=tokens[held.request.num_prompt_tokens : held.num_tokens],
         )
 
+    def all_plain(self, keys: Sequence[int]) -> bool:
+        """Whether the step's own inputs say all that these requests' tokens depend on."""
+        return all(self._held[key].is_plain for key in keys)
+
     def append_token(self, key: int, token_id: int) -> None:
         """The request's next token was sampled."""
         held = self._held[key]
@@ -157,7 +174,14 @@ class InputBatch:
         self._token_ids[row, : len(new.token_ids)] = new.token_ids
         for table, blocks in zip(self._block_tables, new.block_tables, strict=True):
             table[row, : len(blocks)] = blocks
-        self._held[new.key] = _Held(new, row, len(new.token_ids), len(new.block_tables[0]))
+        self._held[new.key] = _Held(
+            request=new,
+            row=row,
+            num_tokens=len(new.token_ids),
+            num_blocks=len(new.block_tables[0]),
+            is_random=is_random(new.params),
+            is_plain=is_plain(new.params),
+        )
 
     def _append_blocks(self, scheduled: ScheduledRequest) -> None:
         held = self._held[scheduled.key]

@@ -1,5 +1,6 @@
 """Memory for the inputs of a step, on the host and on the device, at the same place for every step of a shape."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,12 +25,14 @@ _ALIGNMENT = 256
 class HostInputs:
     """Where a step's inputs are written. Of each KV group: a block table and the slots; see `LayerKV`.
 
-    sampling_rows: rows of the hidden states to have logits for.
+    sampling_rows: rows of the hidden states to have logits for, with the temperature and random number of each.
     """
 
     token_ids: Int64s  # [num_tokens]
     positions: Int64s  # [num_tokens]
     sampling_rows: Int64s  # [num_requests]
+    temperatures: npt.NDArray[np.float32]  # [num_requests]
+    uniforms: npt.NDArray[np.float64]  # [num_requests]
     cu_seqlens_q: Int32s  # [num_requests + 1]
     seq_lens: Int32s  # [num_requests]
     slot_mappings: list[Int64s]  # [num_tokens] each
@@ -38,11 +41,13 @@ class HostInputs:
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """A step's inputs, on the host to be written and on the device to be read. sampling_rows: [num_requests] int64."""
+    """A step's inputs, on the host to be written and on the device to be read."""
 
     host: HostInputs
     batch: ForwardBatch
-    sampling_rows: Tensor
+    sampling_rows: Tensor  # [num_requests] int64
+    temperatures: Tensor  # [num_requests] float32
+    uniforms: Tensor  # [num_requests] float64
     num_bytes: int
 
 
@@ -63,29 +68,29 @@ class InputBuffers:
 
     def inputs(self, shape: BatchShape) -> StepInputs:
         """The places of inputs of this shape. They share their memory with those of other shapes."""
-        host: list[npt.NDArray[Any]] = []
-        device: list[Tensor] = []
+        host: dict[str, list[npt.NDArray[Any]]] = {}
+        device: dict[str, list[Tensor]] = {}
 
-        def place(start: int, size: tuple[int, ...], dtype: torch.dtype) -> None:
-            end = start + dtype.itemsize * int(np.prod(size))
-            host.append(self._host[start:end].view(dtype).view(size).numpy())
-            device.append(self._device[start:end].view(dtype).view(size))
+        def place(name: str, start: int, size: tuple[int, ...], dtype: torch.dtype) -> None:
+            end = start + dtype.itemsize * math.prod(size)
+            host.setdefault(name, []).append(self._host[start:end].view(dtype).view(size).numpy())
+            device.setdefault(name, []).append(self._device[start:end].view(dtype).view(size))
 
         num_bytes = self._layout(shape, place)
-        num_groups = len(self._kv.spec.groups)
-        slots, tables = slice(5, 5 + num_groups), slice(5 + num_groups, None)
         return StepInputs(
-            host=HostInputs(host[0], host[1], host[2], host[3], host[4], host[slots], host[tables]),
+            host=HostInputs(
+                **{name: host[name][0] for name in ("token_ids", "positions", "sampling_rows", "temperatures")},
+                **{name: host[name][0] for name in ("uniforms", "cu_seqlens_q", "seq_lens")},
+                slot_mappings=host["slot_mappings"],
+                block_tables=host["block_tables"],
+            ),
             batch=ForwardBatch(
-                token_ids=device[0],
-                positions=device[1],
-                cu_seqlens_q=device[3],
-                seq_lens=device[4],
+                **{name: device[name][0] for name in ("token_ids", "positions", "cu_seqlens_q", "seq_lens")},
                 max_query_len=shape.max_query_len,
                 max_kv_len=shape.max_kv_len,
-                layers=self._kv.layers(device[tables], device[slots]),
+                layers=self._kv.layers(device["block_tables"], device["slot_mappings"]),
             ),
-            sampling_rows=device[2],
+            **{name: device[name][0] for name in ("sampling_rows", "temperatures", "uniforms")},
             num_bytes=num_bytes,
         )
 
@@ -100,20 +105,22 @@ class InputBuffers:
             self._device[: inputs.num_bytes].copy_(self._host[: inputs.num_bytes], non_blocking=True)
             self._copied.record()
 
-    def _layout(self, shape: BatchShape, place: Callable[[int, tuple[int, ...], torch.dtype], None]) -> int:
-        """Call `place` with the start in bytes, size and type of each input; returns the bytes of all."""
+    def _layout(self, shape: BatchShape, place: Callable[[str, int, tuple[int, ...], torch.dtype], None]) -> int:
+        """Call `place` with the name, start in bytes, size and type of each input; returns the bytes of all."""
         num_tokens, num_requests = shape.num_tokens, shape.num_requests
         num_groups = len(self._kv.spec.groups)
         start = 0
-        for size, dtype in (
-            ((num_tokens,), torch.int64),
-            ((num_tokens,), torch.int64),
-            ((num_requests,), torch.int64),
-            ((num_requests + 1,), torch.int32),
-            ((num_requests,), torch.int32),
-            *[((num_tokens,), torch.int64)] * num_groups,
-            *[((num_requests, self._max_num_blocks), torch.int32)] * num_groups,
+        for name, size, dtype in (
+            ("token_ids", (num_tokens,), torch.int64),
+            ("positions", (num_tokens,), torch.int64),
+            ("sampling_rows", (num_requests,), torch.int64),
+            ("temperatures", (num_requests,), torch.float32),
+            ("uniforms", (num_requests,), torch.float64),
+            ("cu_seqlens_q", (num_requests + 1,), torch.int32),
+            ("seq_lens", (num_requests,), torch.int32),
+            *[("slot_mappings", (num_tokens,), torch.int64)] * num_groups,
+            *[("block_tables", (num_requests, self._max_num_blocks), torch.int32)] * num_groups,
         ):
-            place(start, size, dtype)
-            start += -(-dtype.itemsize * int(np.prod(size)) // _ALIGNMENT) * _ALIGNMENT
+            place(name, start, size, dtype)
+            start += -(-dtype.itemsize * math.prod(size) // _ALIGNMENT) * _ALIGNMENT
         return start

@@ -11,6 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from rose.engine.sampling_params import SamplingParams
+
 if TYPE_CHECKING:
     from rose.engine.worker.sampler import SamplingRow
     from rose.engine.worker.token_mask import TokenMask
@@ -28,7 +30,7 @@ def adjust_logits(logits: Tensor, rows: Sequence["SamplingRow"], mask: "TokenMas
 
 def _shift(logits: Tensor, rows: Sequence["SamplingRow"]) -> Tensor:
     """Penalties and bias."""
-    penalized = [i for i, row in enumerate(rows) if _has_penalty(row)]
+    penalized = [i for i, row in enumerate(rows) if has_penalty(row.params)]
     biases = [(i, token, bias) for i, row in enumerate(rows) for token, bias in (row.params.logit_bias or {}).items()]
     if not (penalized or biases):
         return logits
@@ -64,7 +66,7 @@ def truncate_logits(logits: Tensor, rows: Sequence["SamplingRow"]) -> Tensor:
 
     logits: [num_rows, vocab_size], already divided by the temperature; changed in place and returned.
     """
-    some = [i for i, row in enumerate(rows) if row.params.top_k or row.params.top_p < 1.0 or row.params.min_p]
+    some = [i for i, row in enumerate(rows) if truncates(row.params)]
     if not some:
         return logits
     index = torch.tensor(some, device=logits.device)
@@ -102,8 +104,13 @@ def _num_kept(logits: Tensor, rows: Sequence["SamplingRow"]) -> tuple[Tensor, Te
         values = logits.sort(dim=-1, descending=True).values
 
 
-def _has_penalty(row: "SamplingRow") -> bool:
-    params = row.params
+def truncates(params: SamplingParams) -> bool:
+    """Whether only some of the tokens may be drawn, by top-k, top-p or min-p."""
+    return bool(params.top_k or params.min_p) or params.top_p < 1.0
+
+
+def has_penalty(params: SamplingParams) -> bool:
+    """Whether tokens that occurred before are less likely, or more."""
     return bool(params.presence_penalty or params.frequency_penalty) or params.repetition_penalty != 1.0
 
 

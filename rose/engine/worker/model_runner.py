@@ -11,7 +11,8 @@ from rose.engine.scheduler_output import SampledTokens, ScheduledRequest, Schedu
 from rose.engine.worker.cuda_graph import ForwardGraphs
 from rose.engine.worker.grammar import NO_MASKS, Grammars, Progress
 from rose.engine.worker.input_batch import InputBatch
-from rose.engine.worker.sampler import Sampled, sample
+from rose.engine.worker.sampler import Sampled, as_sampled, sample
+from rose.kernels.sampling.op import sample_tokens
 from rose.models.base import CausalLM
 
 
@@ -39,9 +40,12 @@ class ModelRunner:
             self._grammars.apply(output)
         keys = self._inputs.sampling_keys(output.scheduled)
         pending = None if self._grammars is None else self._grammars.begin_masks(keys)
-        logits = self._forward(output.scheduled, len(keys))
-        if logits is None:
+        computed = self._forward(output.scheduled, len(keys))
+        if computed is None:
             return []
+        logits, chosen = computed
+        if self._inputs.all_plain(keys):
+            return self._take(keys, as_sampled(chosen), {})
         rows = [self._inputs.sampling_row(key) for key in keys]
         masks = NO_MASKS if pending is None else pending.result()
         return self._take(keys, sample(logits, rows, masks.mask), masks.failures)
@@ -55,19 +59,25 @@ class ModelRunner:
         finally:
             self._graphs = graphs
 
-    def _forward(self, scheduled: Sequence[ScheduledRequest], num_sampling: int) -> Tensor | None:
-        """The logits of the requests that sample, [num_sampling, vocab_size] float32; None if there are none."""
+    def _forward(self, scheduled: Sequence[ScheduledRequest], num_sampling: int) -> tuple[Tensor, Tensor] | None:
+        """Compute a step. Of the requests that sample: logits, [num_sampling, vocab_size], and `sample_tokens` of them.
+
+        None if no request samples.
+        """
         shape = self._inputs.shape(scheduled)
         padded = None if self._graphs is None else self._graphs.choose(shape)
         if self._graphs is not None and padded is not None:
             inputs = self._graphs.inputs(padded)
             self._inputs.fill(inputs, scheduled)
-            logits = self._graphs.run(padded, inputs)
-            return logits[:num_sampling] if num_sampling else None
+            logits, chosen = self._graphs.run(padded, inputs)
+            return (logits[:num_sampling], chosen[:, :num_sampling]) if num_sampling else None
         inputs = self._inputs.buffers.inputs(shape)
         self._inputs.fill(inputs, scheduled)
         hidden = self._model.forward(inputs.batch)  # [num_tokens, hidden_size]
-        return self._model.compute_logits(hidden[inputs.sampling_rows[:num_sampling]]) if num_sampling else None
+        if not num_sampling:
+            return None
+        logits = self._model.compute_logits(hidden[inputs.sampling_rows[:num_sampling]])
+        return logits, sample_tokens(logits, inputs.temperatures[:num_sampling], inputs.uniforms[:num_sampling])
 
     def _take(self, keys: list[int], sampled: list[Sampled], refused: Mapping[int, str]) -> list[SampledTokens]:
         """The results of a step, when the grammars have heard of them. refused: as `Masks.failures`."""

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from rose.engine.messages import TokenLogprobs
 from rose.engine.sampling_params import SamplingParams
-from rose.engine.worker.logits import adjust_logits, truncate_logits
+from rose.engine.worker.logits import adjust_logits, has_penalty, truncate_logits, truncates
 from rose.engine.worker.token_mask import TokenMask
+from rose.kernels.sampling.op import sample_tokens
 
 _GREEDY_BELOW = 1e-5  # a temperature this low leaves nothing to chance, and dividing by it may overflow
 _UNIFORM_BITS = 48  # few enough that u * total stays below total in float64
@@ -36,7 +37,17 @@ class SamplingRow:
     @property
     def is_random(self) -> bool:
         """Whether the token is drawn rather than the best one taken."""
-        return self.params.temperature >= _GREEDY_BELOW
+        return is_random(self.params)
+
+    @property
+    def temperature(self) -> float:
+        """As `sample_tokens` takes it: 0 for the best token."""
+        return self.params.temperature if self.is_random else 0.0
+
+    @property
+    def uniform(self) -> float:
+        """The row's random number, if it needs one."""
+        return uniform(self.seed, len(self.output_token_ids)) if self.is_random else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,39 +64,52 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow], mask: TokenMask | None =
 
     mask: what grammars allow.
     """
+    device = logits.device
     adjusted = adjust_logits(logits, rows, mask)
-    best, token_ids = adjusted.max(dim=-1)  # [num_rows]; NaN wins over every number
-    drawn = [i for i, row in enumerate(rows) if row.is_random]
-    if drawn:
-        index = torch.tensor(drawn, device=logits.device)
-        chosen = adjusted - best[:, None] if len(drawn) == len(rows) else adjusted[index] - best[index, None]
-        token_ids[index] = _draw(chosen, [rows[i] for i in drawn])
-    logprobs = _logprobs(logits, token_ids, rows)
-    # In one piece: each copy waits for the device.
-    chosen_ids, valid = torch.stack((token_ids, best.isfinite())).tolist()
+    temperatures = torch.tensor([row.temperature for row in rows], device=device)
+    truncated = [i for i, row in enumerate(rows) if row.is_random and truncates(row.params)]
+    if truncated:
+        index = torch.tensor(truncated, device=device)
+        part = adjusted[index]
+        scaled = (part - part.amax(dim=-1, keepdim=True)) / temperatures[index, None]
+        adjusted = adjusted.index_copy(0, index, truncate_logits(scaled, [rows[i] for i in truncated]))
+        temperatures[index] = 1.0
+    uniforms = torch.tensor([row.uniform for row in rows], dtype=torch.float64, device=device)
+    chosen = sample_tokens(adjusted.contiguous(), temperatures, uniforms)
+    logprobs = _logprobs(logits, chosen[0], rows)
+    return as_sampled(chosen, logprobs)
+
+
+def as_sampled(chosen: Tensor, logprobs: Sequence[TokenLogprobs | None] | None = None) -> list[Sampled]:
+    """What `sample_tokens` gives, [2, num_rows], on the host."""
+    token_ids, valid = chosen.tolist()
     return [
         Sampled(token_id, bool(is_valid), logprob)
-        for token_id, is_valid, logprob in zip(chosen_ids, valid, logprobs, strict=True)
+        for token_id, is_valid, logprob in zip(token_ids, valid, logprobs or [None] * len(valid), strict=True)
     ]
+
+
+def is_random(params: SamplingParams) -> bool:
+    """Whether tokens are drawn rather than the best ones taken."""
+    return params.temperature >= _GREEDY_BELOW
+
+
+def is_plain(params: SamplingParams) -> bool:
+    """Whether a token depends on nothing but the logits, the temperature and a random number."""
+    return (
+        not has_penalty(params)
+        and not truncates(params)
+        and not params.logit_bias
+        and not params.min_tokens
+        and params.logprobs is None
+        and params.grammar is None
+    )
 
 
 def uniform(seed: int, position: int) -> float:
     """The random number in (0, 1) of output position `position` of a request with this seed."""
     digest = blake2b(f"{seed}:{position}".encode(), digest_size=8).digest()
     return ((int.from_bytes(digest, "little") >> (64 - _UNIFORM_BITS)) + 0.5) / (1 << _UNIFORM_BITS)
-
-
-def _draw(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
-    """Draw from softmax(logits / temperature), truncated. logits: [num_rows, vocab_size], their maximum is 0."""
-    temperature = torch.tensor([row.params.temperature for row in rows], device=logits.device)
-    scaled = truncate_logits(logits / temperature[:, None], rows)
-    cumulative = scaled.softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)  # [num_rows, vocab_size]
-    u = torch.tensor(
-        [uniform(row.seed, len(row.output_token_ids)) for row in rows], dtype=torch.float64, device=logits.device
-    )
-    target = (u * cumulative[:, -1])[:, None]
-    # The first token whose cumulative sum lies above the target. The limit only matters for rows of NaN.
-    return torch.searchsorted(cumulative, target, right=True)[:, 0].clamp_(max=logits.shape[-1] - 1)
 
 
 def _logprobs(logits: Tensor, token_ids: Tensor, rows: Sequence[SamplingRow]) -> list[TokenLogprobs | None]:
