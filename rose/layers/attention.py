@@ -5,14 +5,13 @@ import math
 import torch
 from torch import Tensor, nn
 
-from rose.kernels.kv_write.op import kv_write_
 from rose.kernels.paged_attention.op import paged_attention
 from rose.layers.forward_batch import AttentionSpec, ForwardBatch
 from rose.layers.parameter import Parameter, ShardSpec, new_parameter
 
 
 class Attention(nn.Module):
-    """Writes the batch's keys and values into its layer's cache, then attends. Scores are scaled by head_dim**-0.5.
+    """Attends to its layer's cache, where the batch's own keys and values are already. Scores times head_dim**-0.5.
 
     The query comes multiplied by `query_scale`, which makes its products with keys logarithms to base 2: whoever
     rotates it multiplies in float32, before rounding, and the inner loop of attention has nothing left to scale.
@@ -29,10 +28,9 @@ class Attention(nn.Module):
         self.query_scale = spec.head_dim**-0.5 / math.log(2.0)
         self.sinks = new_parameter((num_q_heads,), torch.float32, ShardSpec(dim=0))
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, batch: ForwardBatch) -> Tensor:
-        """Query [num_tokens, num_q_heads, head_dim], key and value with num_kv_heads -> the shape of query."""
+    def forward(self, query: Tensor, batch: ForwardBatch) -> Tensor:
+        """[num_tokens, num_q_heads, head_dim] -> the same shape."""
         cache = batch.layers[self.layer_index]
-        kv_write_(key, value, cache.key, cache.value, cache.slot_mapping)
         return paged_attention(
             query,
             cache.key,

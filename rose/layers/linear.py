@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from rose.layers.parameter import REPLICATED, Parameter, ShardSpec, new_parameter
-from rose.layers.quant import QuantMethod
+from rose.layers.quant import Fp8Row, QuantMethod
+from rose.numerics.fp8 import Fp8RowTensor
 
 
 class Linear(nn.Module):
@@ -33,8 +34,14 @@ class Linear(nn.Module):
         """Let the number format rearrange the weight."""
         self.quant.after_load(self)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def takes_rounded(self, x: Tensor) -> bool:
+        """Whether `forward` takes such an x rounded to FP8, as a norm can give it, and would round it itself if not."""
+        return isinstance(self.quant, Fp8Row) and self.quant.takes_rounded(self, x)
+
+    def forward(self, x: Tensor | Fp8RowTensor) -> Tensor:
         """[num_tokens, in_features] -> [num_tokens, out_features]."""
+        if isinstance(x, Fp8RowTensor):
+            return Fp8Row.apply_rounded(self, x, self.bias)
         return self.quant.apply(self, x, self.bias)
 
 

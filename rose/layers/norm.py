@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from rose.kernels.rmsnorm.op import add_rmsnorm_, rmsnorm
+from rose.kernels.moe_combine.op import WeightedRows
+from rose.kernels.rmsnorm.op import Normalized, NormForm, add_rmsnorm_, rmsnorm
 from rose.layers.parameter import Parameter, new_parameter
 
 
@@ -17,10 +18,11 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = new_parameter((hidden_size,), torch.float32)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[num_tokens, hidden_size] -> the same shape and dtype."""
-        return rmsnorm(x, self.weight, eps=self.eps)
+    def forward(self, x: Tensor, add: Tensor | WeightedRows | None = None, *, form: NormForm = "plain") -> Normalized:
+        """[num_tokens, hidden_size] -> the same shape, in the form that what follows takes.
 
-    def add_(self, x: Tensor, add: Tensor) -> Tensor:
-        """Add to the residual stream x in place, and normalize the sum."""
-        return add_rmsnorm_(x, add, self.weight, eps=self.eps)
+        add: what is first added to x, the residual stream, in place.
+        """
+        if add is None:
+            return rmsnorm(x, self.weight, eps=self.eps, form=form)
+        return add_rmsnorm_(x, add, self.weight, eps=self.eps, form=form)

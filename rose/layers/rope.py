@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rose.kernels.rope.op import rope_
+from rose.kernels.rope_kv_write.op import rope_kv_write_
+from rose.layers.forward_batch import LayerKV
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def inverse_frequencies(config: RopeConfig, head_dim: int) -> Tensor:
 
 
 class RotaryEmbedding(nn.Module):
-    """Rotates queries and keys by their positions. One object serves every layer of a model.
+    """Rotates queries and keys by their positions, keys on their way into the cache. One object serves every layer.
 
     Angles are float32 products of position and frequency, as in the models' own implementations: at position 100 000
     these are up to 0.004 off, and the models were trained with that.
@@ -84,9 +85,21 @@ class RotaryEmbedding(nn.Module):
         table = torch.cat([angles.cos(), angles.sin()], dim=1).mul_(self.config.concentration)
         self.table = table.to(device)
 
-    def forward(self, query: Tensor, key: Tensor, positions: Tensor, *, query_scale: float = 1.0) -> None:
-        """Rotate [num_tokens, heads, head_dim] query and key in place; positions [num_tokens] int64.
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, positions: Tensor, cache: LayerKV, *, query_scale: float = 1.0
+    ) -> None:
+        """Rotate the query in place and multiply it by query_scale; write the rotated key, and value, into the cache.
 
-        The query is also multiplied by query_scale.
+        query, key, value: [num_tokens, heads, head_dim]; positions: [num_tokens] int64.
         """
-        rope_(query, key, positions, self.table, query_scale=query_scale)
+        rope_kv_write_(
+            query,
+            key,
+            value,
+            positions,
+            self.table,
+            cache.key,
+            cache.value,
+            cache.slot_mapping,
+            query_scale=query_scale,
+        )

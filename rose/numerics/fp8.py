@@ -37,6 +37,7 @@ class Fp8RowTensor:
     """A weight of logical shape [..., out_features, in_features] with one scale per output row.
 
     values: that shape, float8_e4m3fn. scales: [..., out_features] float32, powers of two. weight = values * scales.
+    Activations [num_tokens, features] rounded with a scale for each token are the same thing.
     """
 
     values: Tensor
@@ -134,6 +135,12 @@ def round_tokens(x: Tensor) -> Tensor:
     holds them exactly.
     """
     return _round(x.float(), x.abs().amax(-1, keepdim=True)).to(x.dtype)
+
+
+def encode_tokens(x: Tensor) -> Fp8RowTensor:
+    """What `round_tokens` rounds to, as numbers and scales; `encode_rows` without a look for NaN, which would wait."""
+    exponents = scale_exponents(x.abs().amax(-1))
+    return Fp8RowTensor((x.float() * powers_of_two(-exponents).unsqueeze(-1)).to(E4M3), powers_of_two(exponents))
 
 
 def round_token_groups(x: Tensor) -> Tensor:

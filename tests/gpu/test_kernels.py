@@ -10,17 +10,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from rose.kernels.kv_write.op import kv_write_
-from rose.kernels.linear_fp8.op import linear_fp8, linear_fp8_float32
+from rose.kernels.linear_fp8.op import linear_fp8, linear_fp8_float32, round_to_fp8
+from rose.kernels.moe_combine.op import WeightedRows, moe_combine
 from rose.kernels.moe_fp8.op import moe_fp8
 from rose.kernels.moe_fp8.reference import moe_fp8_reference
 from rose.kernels.paged_attention.op import paged_attention
 from rose.kernels.paged_attention.reference import paged_attention_reference
-from rose.kernels.rmsnorm.op import add_rmsnorm_
+from rose.kernels.rmsnorm.op import NormForm, add_rmsnorm_, rmsnorm
 from rose.kernels.rmsnorm.reference import rmsnorm_reference
-from rose.kernels.rope.op import rope_
-from rose.kernels.rope.reference import rope_reference
-from rose.numerics.fp8 import encode_rows, round_tokens
+from rose.kernels.rope_kv_write.op import rope_kv_write_
+from rose.kernels.rope_kv_write.reference import rope_kv_write_reference
+from rose.numerics.fp8 import Fp8RowTensor, encode_rows, encode_tokens, round_tokens
 
 pytestmark = [
     pytest.mark.gpu,
@@ -193,60 +193,105 @@ def test_decode_attention(kv_lens: tuple[int, ...], window: int | None) -> None:
     batch.check(window, LN_2)
 
 
-def test_rope_kv_write_and_norm() -> None:
-    qkv = normal(333, 80 * 64)
-    heads = qkv.unflatten(1, (80, 64))
-    query, key, value = heads.split((64, 8, 8), dim=1)
-    expected = qkv.clone().unflatten(1, (80, 64)).split((64, 8, 8), dim=1)
-    table, positions = torch.randn(5000, 64, device="cuda"), torch.randint(5000, (333,), device="cuda")
-    rope_reference(expected[0], expected[1], positions, table, 0.18)
-    rope_(query, key, positions, table, query_scale=0.18)
-    assert_near(heads, torch.cat(expected, dim=1), 0.0005)
-    caches = [torch.zeros(8, 64, 8, 64, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
-    slots = torch.randperm(512, device="cuda")[:333]
-    kv_write_(key, value, *caches, slots)
-    assert torch.equal(caches[0].flatten(0, 1)[slots], key)
-    assert torch.equal(caches[1].flatten(0, 1)[slots], value)
-    x, add, weight = normal(77, 2880), normal(77, 2880), torch.rand(2880, device="cuda")
-    total = x + add
-    out = add_rmsnorm_(x, add, weight, eps=1e-5)
-    assert torch.equal(x, total)
-    assert_near(out, rmsnorm_reference(total.float(), weight, eps=1e-5), 0.003)
+@pytest.mark.parametrize("num_tokens", [1, 333])
+def test_rope_and_kv_write(num_tokens: int) -> None:
+    heads, slots = normal(num_tokens, 80, 64), torch.randperm(512, device="cuda")[:num_tokens]
+    table, positions = torch.randn(5000, 64, device="cuda"), torch.randint(5000, (num_tokens,), device="cuda")
+    copy = heads.clone()
+    caches = [torch.full((8, 64, 8, 64), math.nan, device="cuda").bfloat16() for _ in range(4)]
+    rope_kv_write_(*heads.split((64, 8, 8), dim=1), positions, table, *caches[:2], slots, query_scale=0.18)
+    rope_kv_write_reference(*copy.split((64, 8, 8), dim=1), positions, table, *caches[2:], slots, 0.18)
+    assert_near(heads, copy, 0.0005)
+    for cache, expected in zip(caches[:2], caches[2:], strict=True):
+        assert_near(cache.flatten(0, 1)[slots], expected.flatten(0, 1)[slots], 0.0005)
+        assert cache.isnan().sum() == expected.isnan().sum()
+
+
+@pytest.mark.parametrize("adds", ["nothing", "a tensor", "weighted rows"])
+@pytest.mark.parametrize("form", ["plain", "rounded", "both"])
+def test_norm_in_all_forms(adds: str, form: NormForm) -> None:
+    x, rows, weight = normal(77, 2880), normal(200, 2880), torch.rand(77, 4, device="cuda")
+    row_of = torch.randint(150, (77, 4), device="cuda", dtype=torch.int32)
+    rows[150:] = math.nan  # belong to nobody
+    scale = torch.rand(2880, device="cuda")
+    terms = WeightedRows(rows, row_of, weight)
+    add = {"nothing": None, "a tensor": rows[:77], "weighted rows": terms}[adds]
+    total = x.clone() if add is None else x + (moe_combine(add) if isinstance(add, WeightedRows) else add)
+    out = rmsnorm(x, scale, eps=1e-5, form=form) if add is None else add_rmsnorm_(x, add, scale, eps=1e-5, form=form)
+    assert_near(x, total, 0.0005)  # sums of four may be contracted otherwise
+    y = rmsnorm_reference(x.float(), scale, eps=1e-5)
+    if form != "rounded":
+        assert_near(out.tensor, y, 0.003)
+    if form != "plain":
+        rounded = out.rounded
+        assert rounded is not None
+        assert_near(rounded.dequantize(torch.float32), round_tokens(y.bfloat16().float()), E4M3_FLIPS)
+    if form == "both":
+        exact = encode_tokens(out.tensor)
+        assert rounded is not None
+        assert torch.equal(rounded.scales, exact.scales)
+        assert torch.equal(rounded.values.float(), exact.values.float())
 
 
 @pytest.mark.parametrize("num_tokens", [1, 77, 1000])
 def test_linear_fp8(num_tokens: int) -> None:
     x, weight, bias = normal(num_tokens, 2880), encode_rows(normal(5120, 2880, scale=0.02)), normal(5120)
     expected = round_tokens(x.float()) @ weight.dequantize(torch.float32).t() + bias.float()
-    assert_near(twice(lambda: linear_fp8(x, weight, bias)), expected, 0.003)
+    assert_near(twice(lambda: linear_fp8(round_to_fp8(x), weight, bias)), expected, 0.003)
 
 
 @pytest.mark.parametrize("num_tokens", [1, 33])
 def test_linear_fp8_of_few_rows_in_float32(num_tokens: int) -> None:
     x, weight = normal(num_tokens, 2880), encode_rows(normal(20112, 2880, scale=0.02))
     expected = round_tokens(x.float()) @ weight.dequantize(torch.float32).t()
-    assert_near(twice(lambda: linear_fp8_float32(x, weight)), expected, 0.001)
+    assert_near(twice(lambda: linear_fp8_float32(round_to_fp8(x), weight)), expected, 0.002)
 
 
-@pytest.mark.parametrize("num_experts", [32, 128])
-@pytest.mark.parametrize("num_tokens", [1, 2, 77, 1000, 5000])
-def test_moe_fp8_at_the_published_sizes(num_tokens: int, num_experts: int) -> None:
-    x, logits = normal(num_tokens, 2880), normal(num_tokens, num_experts)
-    gate_up = encode_rows(normal(num_experts, 5760, 2880, scale=0.03))
-    down = encode_rows(normal(num_experts, 2880, 2880, scale=0.03))
-    biases = normal(num_experts, 5760, scale=0.3), normal(num_experts, 2880, scale=0.3)
-    arguments = (logits, gate_up, biases[0], down, biases[1])
-    options = {"experts_per_token": 4, "swiglu_alpha": 1.702}
-    out = twice(lambda: moe_fp8(x, *arguments, **options))
-    tolerance = E4M3_FLIPS_OF_ONE_TOKEN if num_tokens == 1 else E4M3_FLIPS
-    assert_near(out, moe_fp8_reference(x, *arguments, **options, swiglu_limit=7.0), tolerance)
+Experts = tuple[Fp8RowTensor, Tensor, Fp8RowTensor, Tensor]
 
 
-def test_moe_fp8_when_all_tokens_choose_the_same_experts() -> None:
-    x, logits = normal(300, 2880), torch.arange(32.0, device="cuda").expand(300, 32).contiguous().bfloat16()
-    gate_up, down = encode_rows(normal(32, 5760, 2880, scale=0.03)), encode_rows(normal(32, 2880, 2880, scale=0.03))
-    biases = normal(32, 5760), normal(32, 2880)
-    arguments = (logits, gate_up, biases[0], down, biases[1])
-    out = moe_fp8(x, *arguments, experts_per_token=4, swiglu_alpha=1.702)
-    expected = moe_fp8_reference(x, *arguments, experts_per_token=4, swiglu_alpha=1.702, swiglu_limit=7.0)
-    assert_near(out, expected, E4M3_FLIPS)
+def experts(num_experts: int, hidden_size: int, intermediate_size: int) -> Experts:
+    """gate_up, its bias, down, its bias."""
+
+    def weight(*shape: int) -> Fp8RowTensor:
+        each = [encode_rows(normal(*shape, scale=0.03)) for _ in range(num_experts)]
+        return Fp8RowTensor(torch.stack([e.values for e in each]), torch.stack([e.scales for e in each]))
+
+    return (
+        weight(2 * intermediate_size, hidden_size),
+        normal(num_experts, 2 * intermediate_size, scale=0.3),
+        weight(hidden_size, intermediate_size),
+        normal(num_experts, hidden_size, scale=0.3),
+    )
+
+
+@pytest.fixture(scope="module", params=[32, 128], ids=["32 experts", "128 experts"])
+def published(request: pytest.FixtureRequest) -> Experts:
+    """Experts of the published sizes."""
+    return experts(request.param, 2880, 2880)
+
+
+def check_moe_fp8(x: Tensor, logits: Tensor, weights: Experts) -> None:
+    gate_up, gate_up_bias, down, down_bias = weights
+    arguments = (round_to_fp8(x), logits, gate_up, gate_up_bias, down, down_bias)
+    out = twice(lambda: moe_combine(moe_fp8(*arguments, experts_per_token=4, swiglu_alpha=1.702)))
+    expected = moe_fp8_reference(*arguments, experts_per_token=4, swiglu_alpha=1.702, swiglu_limit=7.0)
+    assert_near(out, moe_combine(expected), E4M3_FLIPS_OF_ONE_TOKEN if x.shape[0] == 1 else E4M3_FLIPS)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 16, 64, 77, 1000, 5000])
+def test_moe_fp8_at_the_published_sizes(num_tokens: int, published: Experts) -> None:
+    check_moe_fp8(normal(num_tokens, 2880), normal(num_tokens, published[1].shape[0]), published)
+
+
+@pytest.mark.parametrize("num_tokens", [3, 16, 17, 175, 176, 177, 300, 352, 353])
+def test_moe_fp8_when_all_tokens_choose_the_same_experts(num_tokens: int, published: Experts) -> None:
+    """Experts with every number of rows, from one unit to several tiles, and many without any."""
+    logits = torch.arange(float(published[1].shape[0]), device="cuda").expand(num_tokens, -1).contiguous()
+    check_moe_fp8(normal(num_tokens, 2880), logits, published)
+
+
+@pytest.mark.parametrize("sizes", [(256, 256), (144, 80), (320, 208), (16, 16)], ids=str)
+@pytest.mark.parametrize("num_tokens", [5, 700])
+def test_moe_fp8_where_tiles_stick_out(num_tokens: int, sizes: tuple[int, int]) -> None:
+    check_moe_fp8(normal(num_tokens, sizes[0], scale=4.0), normal(num_tokens, 8), experts(8, *sizes))

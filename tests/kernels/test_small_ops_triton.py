@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from rose.kernels.kv_write.reference import kv_write_reference
+from rose.kernels.moe_combine.op import WeightedRows, moe_combine
 from rose.kernels.rmsnorm.reference import rmsnorm_reference
-from rose.kernels.rope.reference import rope_reference
+from rose.kernels.rope_kv_write.reference import rope_kv_write_reference
+from rose.numerics.fp8 import encode_tokens
 
 pytest.importorskip("triton", reason="Triton is not made for this system")
 
@@ -16,46 +17,47 @@ def generator() -> torch.Generator:
 
 
 @pytest.mark.parametrize("num_tokens", [1, 5])
-def test_rope_turns_by_halves_and_scales_the_query_alone(num_tokens: int, generator: torch.Generator) -> None:
-    from rose.kernels.rope.rope_triton import rope_triton
+@pytest.mark.parametrize("heads", [(6, 2, 2), (8, 1, 1)], ids=["no powers of two", "one head of keys"])
+def test_rope_turns_by_halves_and_writes_its_slots_alone(
+    num_tokens: int, heads: tuple[int, int, int], generator: torch.Generator
+) -> None:
+    from rose.kernels.rope_kv_write.rope_kv_write_triton import rope_kv_write_triton
 
-    qkv = torch.randn(num_tokens, (6 + 2 + 2) * 16, generator=generator).half()
-    heads = qkv.unflatten(1, (10, 16))
-    query, key, value = heads.split((6, 2, 2), dim=1)
-    expected = qkv.clone().unflatten(1, (10, 16)).split((6, 2, 2), dim=1)
+    packed = torch.randn(num_tokens, sum(heads), 16, generator=generator).half()  # rows are strided
     table = torch.randn(40, 16, generator=generator)
     positions = torch.randint(40, (num_tokens,), generator=generator)
-    untouched = value.clone()
-    rope_reference(expected[0], expected[1], positions, table, 0.37)
-    rope_triton(query, key, positions, table, 0.37)
-    torch.testing.assert_close(query, expected[0], atol=2e-3, rtol=2e-3)
-    torch.testing.assert_close(key, expected[1], atol=2e-3, rtol=2e-3)
-    assert torch.equal(value, untouched)
-
-
-def test_kv_write_touches_its_slots_alone(generator: torch.Generator) -> None:
-    from rose.kernels.kv_write.kv_write_triton import kv_write_triton
-
-    packed = torch.randn(7, 4, 12, generator=generator).half()
-    key, value = packed.split(2, dim=1)  # rows are strided
-    caches = [torch.full((5, 4, 2, 12), torch.nan).half() for _ in range(4)]
-    slots = torch.randperm(20, generator=generator)[:7]
-    kv_write_reference(key, value, caches[0], caches[1], slots)
-    kv_write_triton(key, value, caches[2], caches[3], slots)
-    torch.testing.assert_close(caches[2], caches[0], equal_nan=True)
-    torch.testing.assert_close(caches[3], caches[1], equal_nan=True)
+    slots = torch.randperm(20, generator=generator)[:num_tokens]
+    results = []
+    for write in (rope_kv_write_reference, rope_kv_write_triton):
+        copy = packed.clone()
+        caches = [torch.full((5, 4, heads[1], 16), torch.nan).half() for _ in range(2)]
+        write(*copy.split(heads, dim=1), positions, table, *caches, slots, 0.37)
+        results.append((copy, *caches))
+    for out, expected in zip(results[1], results[0], strict=True):
+        torch.testing.assert_close(out, expected, atol=2e-3, rtol=2e-3, equal_nan=True)
+    assert torch.equal(results[1][0][:, heads[0] :], packed[:, heads[0] :])
 
 
 @pytest.mark.parametrize("width", [16, 45])  # 45: not a power of two, as 2880 is not
-@pytest.mark.parametrize("adds", [False, True])
-def test_rmsnorm_agrees_and_adds_in_place(width: int, adds: bool, generator: torch.Generator) -> None:
+@pytest.mark.parametrize("adds", ["nothing", "a tensor", "weighted rows"])
+@pytest.mark.parametrize("form", ["plain", "rounded", "both"])
+def test_rmsnorm_agrees_and_adds_in_place(width: int, adds: str, form: str, generator: torch.Generator) -> None:
+    """Of the rounded form the scales and zeros alone: the interpreter rounds to E4M3 wrongly."""
     from rose.kernels.rmsnorm.rmsnorm_triton import rmsnorm_triton
 
     x = torch.randn(3, width, generator=generator).half()
-    add = torch.randn(3, width, generator=generator).half() if adds else None
+    rows = torch.randn(9, width, generator=generator).half()
+    row_of = torch.randint(9, (3, 4), generator=generator, dtype=torch.int32)
+    terms = WeightedRows(rows, row_of, torch.rand(3, 4, generator=generator))
+    add = {"nothing": None, "a tensor": rows[:3], "weighted rows": terms}[adds]
     weight = torch.rand(width, generator=generator)
-    total = x if add is None else x + add
+    total = x if add is None else x + (moe_combine(add) if isinstance(add, WeightedRows) else add)
     expected = rmsnorm_reference(total, weight, eps=1e-5)
-    out = rmsnorm_triton(x, weight, eps=1e-5, add=add)
-    torch.testing.assert_close(out, expected, atol=2e-3, rtol=2e-3)
-    assert torch.equal(x, total)
+    plain, rounded = rmsnorm_triton(x, weight, eps=1e-5, add=add, form=form)
+    torch.testing.assert_close(x, total, atol=2e-3, rtol=2e-3)
+    assert (plain is None) == (form == "rounded")
+    assert (rounded is None) == (form == "plain")
+    if plain is not None:
+        torch.testing.assert_close(plain, expected, atol=4e-3, rtol=4e-3)
+    if rounded is not None:
+        assert torch.equal(rounded.scales, encode_tokens(expected).scales)

@@ -1,13 +1,16 @@
 """Add up each token's expert outputs by their weights.
 
-    y[t] = sum over j < k of expert_weights[t, j] * rows[i]      where pair_order[i] = t * k + j
+    y[t] = sum over j < k of weights[t, j] * rows[row_of[t, j]]
 
-rows: [num_tokens * k, hidden_size], contiguous, float32, bfloat16 or float16, in order of expert. expert_weights:
-[num_tokens, k] float32. pair_order: [num_tokens * k] int64, a permutation, as `moe_routing` gives it. Returns y:
-[num_tokens, hidden_size] of rows' dtype. Nothing is written in place. The sum is in float32, in order of j, so that it
-does not depend on which other tokens are in the batch, and is rounded once.
+The operands are a `WeightedRows`, so that a sum can be handed on to an op that takes it in passing (`rmsnorm` does).
+rows: [num_rows, hidden_size], contiguous, float32, bfloat16 or float16; rows that no pair names may hold anything.
+row_of: [num_tokens, k] int32 or int64, below num_rows (not checked: that would synchronise). weights: [num_tokens, k]
+float32. Returns y: [num_tokens, hidden_size] of rows' dtype. Nothing is written in place. The sum is in float32, in
+order of j, so that it does not depend on which other tokens are in the batch, and is rounded once.
 Hardware: any. Source: `MLPBlock` in openai/gpt-oss, gpt_oss/torch/model.py.
 """
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,12 +19,32 @@ from rose.kernels.contract import FLOATS, require_dtype, require_shape
 from rose.kernels.moe_combine.reference import moe_combine_reference
 
 
-def moe_combine(rows: Tensor, expert_weights: Tensor, pair_order: Tensor) -> Tensor:
-    """Combine expert outputs; see the module's contract. Raises UnsupportedShape."""
-    require_shape("moe_combine", "expert_weights", expert_weights, (None, None))
-    require_dtype("moe_combine", "expert_weights", expert_weights, torch.float32)
-    require_shape("moe_combine", "rows", rows, (expert_weights.numel(), None))
-    require_dtype("moe_combine", "rows", rows, *FLOATS)
-    require_shape("moe_combine", "pair_order", pair_order, (expert_weights.numel(),))
-    require_dtype("moe_combine", "pair_order", pair_order, torch.int64)
-    return moe_combine_reference(rows, expert_weights, pair_order)
+@dataclass(frozen=True, slots=True)
+class WeightedRows:
+    """A sum of rows for each token, not yet taken; fields as in the module's contract."""
+
+    rows: Tensor
+    row_of: Tensor
+    weights: Tensor
+
+    @staticmethod
+    def in_order_of_expert(rows: Tensor, weights: Tensor, pair_order: Tensor) -> "WeightedRows":
+        """From rows [num_tokens * k, hidden_size] in the order that `moe_routing` gives as pair_order."""
+        row_of = torch.empty_like(pair_order)
+        row_of[pair_order] = torch.arange(pair_order.numel(), device=pair_order.device)
+        return WeightedRows(rows, row_of.view_as(weights), weights)
+
+    def check(self) -> None:
+        """Raise UnsupportedShape unless the contract holds."""
+        require_shape("moe_combine", "rows", self.rows, (None, None))
+        require_dtype("moe_combine", "rows", self.rows, *FLOATS)
+        require_shape("moe_combine", "weights", self.weights, (None, None))
+        require_dtype("moe_combine", "weights", self.weights, torch.float32)
+        require_shape("moe_combine", "row_of", self.row_of, tuple(self.weights.shape))
+        require_dtype("moe_combine", "row_of", self.row_of, torch.int32, torch.int64)
+
+
+def moe_combine(terms: WeightedRows) -> Tensor:
+    """Take the sum; see the module's contract. Raises UnsupportedShape."""
+    terms.check()
+    return moe_combine_reference(terms.rows, terms.row_of, terms.weights)

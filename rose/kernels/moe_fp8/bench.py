@@ -8,6 +8,7 @@ from functools import partial
 
 import torch
 
+from rose.kernels.linear_fp8.op import round_to_fp8
 from rose.kernels.moe_fp8.op import moe_fp8
 from rose.kernels.timing import time_kernel
 from rose.numerics.fp8 import Fp8RowTensor, encode_rows
@@ -31,7 +32,7 @@ def main() -> None:
         down = _weight(num_experts, HIDDEN_SIZE, INTERMEDIATE_SIZE)
         biases = [torch.randn(weight.shape[:2], device="cuda").bfloat16() for weight in (gate_up, down)]
         for num_tokens in (1, 8, 64, 512, 8192, 32768):
-            x = torch.randn(num_tokens, HIDDEN_SIZE, device="cuda", dtype=torch.bfloat16)
+            x = round_to_fp8(torch.randn(num_tokens, HIDDEN_SIZE, device="cuda", dtype=torch.bfloat16))
             logits = torch.randn(num_tokens, num_experts, device="cuda", dtype=torch.bfloat16)
             seconds = time_kernel(
                 partial(

@@ -41,17 +41,24 @@ class Fp8Row:
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
         """Round x and multiply: in FP8 where the hardware can, else with the weight expanded."""
-        weight = self.weight(layer)
-        if self.round_activations and linear_fp8_op.supports(x, weight):
-            return linear_fp8_op.linear_fp8(x, weight, bias)
-        return linear_quantized(self._round(x), weight, bias)
+        if self.takes_rounded(layer, x):
+            return self.apply_rounded(layer, linear_fp8_op.round_to_fp8(x), bias)
+        return linear_quantized(self._round(x), self.weight(layer), bias)
+
+    def takes_rounded(self, layer: nn.Module, x: Tensor) -> bool:
+        """Whether `apply` rounds such an x to FP8 before all else, so that it may come rounded, to `apply_rounded`."""
+        return self.round_activations and linear_fp8_op.supports(x, self.weight(layer))
+
+    @staticmethod
+    def apply_rounded(layer: nn.Module, x: Fp8RowTensor, bias: Tensor | None) -> Tensor:
+        """Multiply in FP8 what has been rounded: [num_tokens, in_features] -> [num_tokens, out_features]."""
+        return linear_fp8_op.linear_fp8(x, Fp8Row.weight(layer), bias)
 
     def apply_float32(self, layer: nn.Module, x: Tensor) -> Tensor:
         """The same without bias, in float32."""
-        weight = self.weight(layer)
-        if self.round_activations and linear_fp8_op.supports(x, weight):
-            return linear_fp8_op.linear_fp8_float32(x, weight)
-        return linear_float32(self._round(x), weight)
+        if self.takes_rounded(layer, x):
+            return linear_fp8_op.linear_fp8_float32(linear_fp8_op.round_to_fp8(x), self.weight(layer))
+        return linear_float32(self._round(x), self.weight(layer))
 
     def apply_grouped(self, layer: nn.Module, x: Tensor, expert_offsets: Tensor, bias: Tensor | None) -> Tensor:
         """Round x, then a product per expert; only the experts in use are expanded, one at a time."""

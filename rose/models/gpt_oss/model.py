@@ -6,6 +6,7 @@ Source: the model card (arXiv 2508.10925) and openai/gpt-oss, gpt_oss/torch/mode
 import torch
 from torch import Tensor, nn
 
+from rose.kernels.moe_combine.op import WeightedRows
 from rose.layers.attention import Attention
 from rose.layers.embedding import Embedding, Unembedding
 from rose.layers.forward_batch import AttentionSpec, ForwardBatch
@@ -16,6 +17,7 @@ from rose.layers.parameter import ShardSpec
 from rose.layers.quant import QuantMethod
 from rose.layers.rope import RotaryEmbedding
 from rose.models.gpt_oss.config import GptOssConfig
+from rose.numerics.fp8 import Fp8RowTensor
 
 
 class GptOssAttention(nn.Module):
@@ -48,12 +50,13 @@ class GptOssAttention(nn.Module):
         )
         self.out = Linear(rows[0], config.hidden_size, bias=True, dtype=dtype, quant=quant, shard=ShardSpec(dim=1))
 
-    def forward(self, x: Tensor, batch: ForwardBatch) -> Tensor:
-        """[num_tokens, hidden_size] -> the same shape."""
+    def forward(self, x: Tensor | Fp8RowTensor, batch: ForwardBatch) -> Tensor:
+        """[num_tokens, hidden_size] -> the same shape. x: rounded to FP8 if `qkv` takes it so, or not."""
         heads = self.qkv(x).unflatten(-1, (-1, self.head_dim))  # [num_tokens, num_q_heads + 2 num_kv_heads, head_dim]
         query, key, value = heads.split(self.head_counts, dim=1)
-        self.rotary(query, key, batch.positions, query_scale=self.attention.query_scale)
-        attended: Tensor = self.attention(query, key, value, batch)
+        cache = batch.layers[self.attention.layer_index]
+        self.rotary(query, key, value, batch.positions, cache, query_scale=self.attention.query_scale)
+        attended: Tensor = self.attention(query, batch)
         projected: Tensor = self.out(attended.flatten(1))
         return projected
 
@@ -77,14 +80,17 @@ class GptOssBlock(nn.Module):
         self.mlp_norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.mlp = MoE(config.moe, dtype=dtype, expert_quant=expert_quant)
 
-    def forward(self, x: Tensor, add: Tensor | None, batch: ForwardBatch) -> Tensor:
+    def forward(self, x: Tensor, add: WeightedRows | None, batch: ForwardBatch) -> WeightedRows:
         """Advance the residual stream x, [num_tokens, hidden_size], in place; returns what is still to be added to it.
 
-        add: what the block before left to add. Each sum is taken together with the normalization that follows it.
+        add: what the block before left to add. Each sum is taken together with the normalization that follows it, and
+        so is the rounding to FP8 where what comes next takes that.
         """
-        normalized = self.attn_norm(x) if add is None else self.attn_norm.add_(x, add)
-        experts_out: Tensor = self.mlp(self.mlp_norm.add_(x, self.attn(normalized, batch)))
-        return experts_out
+        normalized = self.attn_norm(x, add, form="rounded" if self.attn.qkv.takes_rounded(x) else "plain")
+        attended = self.attn(normalized.tensor if normalized.rounded is None else normalized.rounded, batch)
+        normalized = self.mlp_norm(x, attended, form="both" if self.mlp.takes_rounded(x) else "plain")
+        expert_terms: WeightedRows = self.mlp(normalized.tensor, normalized.rounded)
+        return expert_terms
 
 
 class GptOssForCausalLM(nn.Module):
@@ -154,10 +160,10 @@ class GptOssForCausalLM(nn.Module):
     def forward(self, batch: ForwardBatch) -> Tensor:
         """Write the batch's keys and values, return the last hidden states, [num_tokens, hidden_size]."""
         x: Tensor = self.embedding(batch.token_ids)
-        add: Tensor | None = None
+        add: WeightedRows | None = None
         for block in self.blocks:
             add = block(x, add, batch)
-        normalized: Tensor = self.norm(x) if add is None else self.norm.add_(x, add)
+        normalized: Tensor = self.norm(x, add).tensor
         return normalized
 
     def compute_logits(self, hidden: Tensor) -> Tensor:

@@ -1,1 +1,0 @@
-"""Writing new keys and values into a paged KV cache: contract and backends."""
