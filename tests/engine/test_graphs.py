@@ -13,7 +13,7 @@ from rose.engine.config import EngineConfig
 from rose.engine.core import EngineCore
 from rose.engine.sampling_params import SamplingParams
 from rose.engine.worker.batch_shape import BatchShape, GraphShapes
-from rose.engine.worker.cuda_graph import ForwardGraphs, WaitsForDevice, forbid_waiting
+from rose.engine.worker.cuda_graph import CannotCaptureError, ForwardGraphs, forbid_waiting
 from rose.engine.worker.worker import Worker, build_core
 from rose.errors import ConfigError
 from tests.checkpoints import TinyShape, write_checkpoint
@@ -167,7 +167,7 @@ def test_each_shape_is_captured_once_and_some_from_the_start() -> None:
     assert [(shape.num_tokens, shape.max_query_len) for shape in common] == [
         (100, 100), (96, 96), (64, 64), (4, 1), (3, 1), (2, 1), (1, 1)
     ]  # fmt: skip
-    graphs.capture(common)
+    assert graphs.capture_common() == len(common)
     for index in range(3):
         add(core, str(index), [1, 2, 3], SamplingParams(temperature=0.0, max_tokens=5))
     run(core)
@@ -245,7 +245,7 @@ def test_waiting_for_the_device_is_told_from_other_failures(monkeypatch: pytest.
     modes = []
     monkeypatch.setattr("torch.cuda.get_sync_debug_mode", lambda: 0)
     monkeypatch.setattr("torch.cuda.set_sync_debug_mode", modes.append)
-    with pytest.raises(WaitsForDevice, match="reference kernels"), forbid_waiting():
+    with pytest.raises(CannotCaptureError, match="reference kernels"), forbid_waiting():
         raise RuntimeError("called a synchronizing CUDA operation")
     with pytest.raises(torch.OutOfMemoryError), forbid_waiting():
         raise torch.OutOfMemoryError("CUDA out of memory")

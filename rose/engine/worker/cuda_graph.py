@@ -7,7 +7,7 @@ from one pool, which is as large as the largest graph needs.
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -45,26 +45,34 @@ class CudaRecorder:
         self._stream = torch.cuda.Stream(device)
 
     def __call__(self, work: Callable[[], None]) -> Graph:
-        """Record `work`, which must have been done before, so that its kernels are compiled and loaded."""
+        """Record `work`, which must have been done before, so that its kernels are compiled and loaded.
+
+        Raises `CannotCaptureError` if it does something that graphs do not allow.
+        """
         graph = torch.cuda.CUDAGraph()
         self._stream.wait_stream(torch.cuda.current_stream())
         # torch.cuda.graph would collect garbage and give back cached memory, each time.
         with torch.cuda.stream(self._stream):
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
-                work()
-            finally:
-                graph.capture_end()
+                try:
+                    work()
+                finally:
+                    graph.capture_end()
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                raise CannotCaptureError(str(error).strip().partition("\n")[0]) from error
         return graph
 
 
-class WaitsForDevice(Exception):
-    """A model's forward pass waits for the device, so it cannot be captured."""
+class CannotCaptureError(Exception):
+    """A model's forward pass cannot be captured; the text says why."""
 
 
 @contextmanager
 def forbid_waiting() -> Iterator[None]:
-    """Raise `WaitsForDevice` where torch waits for the GPU while the block runs, as some reference kernels make it."""
+    """Raise `CannotCaptureError` where torch waits for the GPU in the block, as some reference kernels make it."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it says that it is a prototype
@@ -74,7 +82,8 @@ def forbid_waiting() -> Iterator[None]:
     except RuntimeError as error:
         if "synchroniz" not in str(error):
             raise
-        raise WaitsForDevice("some of the model's kernels are reference kernels, which wait for the GPU") from error
+        text = "some of the model's kernels are reference kernels, which wait for the GPU"
+        raise CannotCaptureError(text) from error
     finally:
         torch.cuda.set_sync_debug_mode(before)
 
@@ -86,7 +95,7 @@ class _Captured:
 
 
 class ForwardGraphs:
-    """The graphs of a model, by shape. A shape is captured when it is first needed, or by `capture`."""
+    """The graphs of a model, by shape. A shape is captured when it is first needed, or by `capture_common`."""
 
     def __init__(self, model: CausalLM, inputs: InputBatch, shapes: GraphShapes, record: Record) -> None:
         self._model = model
@@ -120,12 +129,14 @@ class ForwardGraphs:
         return self._logits[: shape.num_requests], self._chosen[:, : shape.num_requests]
 
     @torch.inference_mode()
-    def capture(self, shapes: Sequence[BatchShape]) -> None:
-        """Capture these shapes now."""
+    def capture_common(self) -> int:
+        """Capture the shapes that are worth it from the start; returns how many. Raises `CannotCaptureError`."""
+        shapes = self._shapes.common()
         for shape in shapes:
             inputs = self._inputs.buffers.inputs(shape)
             self._inputs.fill(inputs, [])
             self._capture(shape, inputs)
+        return len(shapes)
 
     def _capture(self, shape: BatchShape, inputs: StepInputs) -> None:
         """Compute the step, then record it."""

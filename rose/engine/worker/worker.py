@@ -18,7 +18,7 @@ from rose.engine.messages import EngineReady
 from rose.engine.sampling_params import SamplingParams
 from rose.engine.scheduler_output import NewRequest, SampledTokens, ScheduledRequest, SchedulerOutput
 from rose.engine.worker.batch_shape import GraphShapes
-from rose.engine.worker.cuda_graph import CudaRecorder, ForwardGraphs, WaitsForDevice, forbid_waiting
+from rose.engine.worker.cuda_graph import CannotCaptureError, CudaRecorder, ForwardGraphs, forbid_waiting
 from rose.engine.worker.grammar import Grammars
 from rose.engine.worker.grammar_tokenizer import TokenizerFile
 from rose.engine.worker.input_batch import InputBatch
@@ -172,15 +172,15 @@ class Worker:
         begin, before = time.monotonic(), torch.cuda.memory_reserved(self._model.device)
         try:
             with forbid_waiting():
-                graphs.capture(shapes.common())
-        except WaitsForDevice as error:
+                num_graphs = graphs.capture_common()
+        except CannotCaptureError as error:
             if config.cuda_graphs == "on":
-                raise ConfigError(f"cuda_graphs on: {error}") from error
+                raise ConfigError(f"cuda_graphs on is impossible: {error}; take auto or off") from error
             logger.warning("no CUDA graphs, every step is launched kernel by kernel: %s", error)
             return None
         logger.info(
             "CUDA graphs: %d in %.2f s, %.3f GiB",
-            len(shapes.common()),
+            num_graphs,
             time.monotonic() - begin,
             (torch.cuda.memory_reserved(self._model.device) - before) / 2**30,
         )
