@@ -142,6 +142,7 @@ def engine_config(model: str, flags: EngineFlags) -> "EngineConfig":
         seed=flags.seed,
         experts=flags.experts,
         dense=flags.dense,
+        cuda_graphs=flags.cuda_graphs,
         load_format=flags.load_format,
         num_threads=flags.num_threads,
     )

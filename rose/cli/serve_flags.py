@@ -193,6 +193,13 @@ class EngineFlags:
         Literal["auto", "bf16", "fp8", "fp8-block"],
         Parameter(group=_ENGINE, help="Format of attention's weights and the unembedding's; auto is as stored."),
     ] = "auto"
+    cuda_graphs: Annotated[
+        Literal["auto", "on", "off"],
+        Parameter(
+            group=_ENGINE,
+            help="Launch decode steps and short prompts as CUDA graphs; auto does on a GPU whose kernels allow it.",
+        ),
+    ] = "auto"
     load_format: Annotated[
         Literal["auto", "dummy"],
         Parameter(
