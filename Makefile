@@ -14,7 +14,7 @@ import sys; sys.version_info < (3, 11) and sys.exit("rose needs Python 3.11 or n
 name another with make PYTHON=/path/to/python3" % sys.version_info[:2])
 endef
 
-.PHONY: help install serve test test-slow test-clients test-gpu bench-gpu lint format lock clean
+.PHONY: help install serve test test-slow test-clients test-api test-gpu bench-gpu lint format lock clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
@@ -44,6 +44,9 @@ test-slow: install ## the tests that take minutes
 
 test-clients: install ## real clients of the API, each installed under .venv-clients first
 	ROSE_TEST_CLIENTS=1 $(BIN)/python -m pytest -rs tests/clients
+
+test-api: install ## fuzz the API by its document with schemathesis, installed under .venv-clients; ROSE_API_CASES=100
+	ROSE_TEST_API=1 $(BIN)/python -m pytest -rs tests/contract
 
 # On a GPU machine the plain python3 is used: it holds the CUDA build of torch.
 test-gpu:        ## the tests that need an NVIDIA GPU, with the plain python3

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -62,20 +62,21 @@ class StartFailed(msgspec.Struct, frozen=True, tag="failed"):
 
 def main() -> None:
     """Serve until SIGTERM, or until the process that started this one is gone."""
-    config = msgspec.json.decode(sys.stdin.buffer.readline(), type=ApiServerConfig)
+    told = _lines_of_stdin()
+    config = msgspec.json.decode(next(told), type=ApiServerConfig)
     setup_logging(config.name)
     log_through(logging.getLogger("rose").handlers)
     from uvicorn.loops.auto import auto_loop_factory
 
     try:
         with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
-            runner.run(_serve(config))
+            runner.run(_serve(config, told))
     except RoseError as error:
         _answer(StartFailed(type(error).__name__, str(error)))
         sys.exit(2)
 
 
-async def _serve(config: ApiServerConfig) -> None:
+async def _serve(config: ApiServerConfig, told: Iterator[bytes]) -> None:
     engine = AttachedEngineClient(Path(config.engine_folder), config.name, config.engine_info)
     try:
         tokenizer = load_tokenizer(Path(config.tokenizer_folder))
@@ -89,17 +90,30 @@ async def _serve(config: ApiServerConfig) -> None:
             server.handle_exit(signal.SIGTERM, None)
 
         loop = asyncio.get_running_loop()
-        threading.Thread(target=_listen, args=(loop, engine.engine_ended, stop), daemon=True).start()
+        threading.Thread(target=_listen, args=(told, loop, engine.engine_ended, stop), daemon=True).start()
         with socket.socket(fileno=config.listener) as listener:
             await server.serve(sockets=[listener])
     finally:
         await engine.close()
 
 
-def _listen(loop: asyncio.AbstractEventLoop, engine_ended: Callable[[str], None], stop: Callable[[], None]) -> None:
+def _lines_of_stdin() -> Iterator[bytes]:
+    """What the starting process says, until it is gone. Unbuffered: a thread that waits here can be left behind."""
+    rest = b""
+    while data := os.read(0, 1 << 16):
+        *lines, rest = (rest + data).split(b"\n")
+        yield from lines
+
+
+def _listen(
+    told: Iterator[bytes],
+    loop: asyncio.AbstractEventLoop,
+    engine_ended: Callable[[str], None],
+    stop: Callable[[], None],
+) -> None:
     """In a thread of its own: pass on what the starting process says, and its end."""
     try:
-        for line in sys.stdin.buffer:
+        for line in told:
             loop.call_soon_threadsafe(engine_ended, msgspec.json.decode(line, type=EngineEnded).message)
         loop.call_soon_threadsafe(stop)
     except RuntimeError:  # the loop is closed: this process is at its own end

@@ -30,7 +30,7 @@ def describe_body(
         definitions |= shapes
         content = {_JSON: {"schema": answer_schema}}
         if streams:
-            content["text/event-stream"] = {"schema": {"type": "string"}}
+            content["text/event-stream"] = {"schema": {"description": "Server-sent events."}}
         described["responses"] = {"200": {"description": "The answer.", "content": content}}
     return described
 
