@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rose.kernels.moe_combine.op import WeightedRows
+from rose.kernels.rmsnorm.op import Normalized
 from rose.layers.attention import Attention
 from rose.layers.embedding import Embedding, Unembedding
 from rose.layers.forward_batch import AttentionSpec, ForwardBatch
@@ -80,16 +81,23 @@ class GptOssBlock(nn.Module):
         self.mlp_norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.mlp = MoE(config.moe, dtype=dtype, expert_quant=expert_quant)
 
-    def forward(self, x: Tensor, add: WeightedRows | None, batch: ForwardBatch) -> WeightedRows:
+    def normalize(self, x: Tensor, add: WeightedRows | None) -> Tensor | Fp8RowTensor:
+        """What `forward` begins with. add: what the block before left to add to the residual stream x, in place.
+
+        Each sum is taken together with the normalization that follows it, and so is the rounding to FP8 where what
+        comes next takes that. Not part of `forward`, whose caller would keep `add` in memory to its end.
+        """
+        normalized: Normalized = self.attn_norm(x, add, form="rounded" if self.attn.qkv.takes_rounded(x) else "plain")
+        return normalized.tensor if normalized.rounded is None else normalized.rounded
+
+    def forward(self, x: Tensor, normalized: Tensor | Fp8RowTensor, batch: ForwardBatch) -> WeightedRows:
         """Advance the residual stream x, [num_tokens, hidden_size], in place; returns what is still to be added to it.
 
-        add: what the block before left to add. Each sum is taken together with the normalization that follows it, and
-        so is the rounding to FP8 where what comes next takes that.
+        normalized: x as `normalize` gives it.
         """
-        normalized = self.attn_norm(x, add, form="rounded" if self.attn.qkv.takes_rounded(x) else "plain")
-        attended = self.attn(normalized.tensor if normalized.rounded is None else normalized.rounded, batch)
-        normalized = self.mlp_norm(x, attended, form="both" if self.mlp.takes_rounded(x) else "plain")
-        expert_terms: WeightedRows = self.mlp(normalized.tensor, normalized.rounded)
+        attended = self.attn(normalized, batch)
+        mlp_input: Normalized = self.mlp_norm(x, attended, form="both" if self.mlp.takes_rounded(x) else "plain")
+        expert_terms: WeightedRows = self.mlp(mlp_input.tensor, mlp_input.rounded)
         return expert_terms
 
 
@@ -162,9 +170,12 @@ class GptOssForCausalLM(nn.Module):
         x: Tensor = self.embedding(batch.token_ids)
         add: WeightedRows | None = None
         for block in self.blocks:
-            add = block(x, add, batch)
-        normalized: Tensor = self.norm(x, add).tensor
-        return normalized
+            assert isinstance(block, GptOssBlock)
+            normalized = block.normalize(x, add)
+            add = None  # these may be the largest tensors of a step
+            add = block(x, normalized, batch)
+        hidden: Tensor = self.norm(x, add).tensor
+        return hidden
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """Logits of the given rows: [n, hidden_size] -> [n, vocab_size] float32."""
