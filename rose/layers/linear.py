@@ -55,7 +55,7 @@ class GroupedLinear(nn.Module):
     ) -> None:
         super().__init__()
         self.quant = quant
-        shard = ShardSpec(dim=0)
+        shard = ShardSpec(dim=0, group="ep")
         quant.create_weight(self, (num_experts, out_features, in_features), dtype, shard)
         self.bias = new_parameter((num_experts, out_features), dtype, shard)
 

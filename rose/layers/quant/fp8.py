@@ -16,7 +16,7 @@ from rose.kernels.linear_fp8 import op as linear_fp8_op
 from rose.layers.parameter import ShardSpec, new_parameter
 from rose.layers.quant.product import linear_float32, linear_quantized
 from rose.numerics.format import Fp8BlockFormat, Fp8RowFormat
-from rose.numerics.fp8 import Fp8BlockTensor, Fp8RowTensor, round_token_groups, round_tokens
+from rose.numerics.fp8 import BLOCK, Fp8BlockTensor, Fp8RowTensor, round_token_groups, round_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,11 @@ class Fp8Block:
     def create_weight(self, layer: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, shard: ShardSpec) -> None:
         """Register `weight` and `block_scales`."""
         weight, scales = Fp8BlockFormat().parts(shape)
+        scales_shard = shard
+        if shard.dim is not None and shard.dim >= len(shape) - 2:  # a dimension that has blocks
+            shard, scales_shard = shard.keeping(BLOCK), shard.of_blocks(BLOCK)
         layer.register_parameter(weight.suffix, new_parameter(weight.shape, weight.dtype, shard))
-        # Sections of a fused projection count rows, which is not what the scales have.
-        layer.register_parameter(scales.suffix, new_parameter(scales.shape, scales.dtype, ShardSpec(shard.dim)))
+        layer.register_parameter(scales.suffix, new_parameter(scales.shape, scales.dtype, scales_shard))
 
     def after_load(self, layer: nn.Module) -> None:
         """Nothing to rearrange: the reference reads the parameters as they are."""

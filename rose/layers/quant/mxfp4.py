@@ -19,6 +19,8 @@ class Mxfp4:
         if in_features % BLOCK_ELEMENTS:
             raise UnsupportedShape(f"MXFP4 needs in_features in multiples of {BLOCK_ELEMENTS}, got {in_features}")
         scales_shape = (*outer, in_features // BLOCK_ELEMENTS)
+        if shard.dim == len(shape) - 1:
+            shard = shard.of_blocks(BLOCK_ELEMENTS)
         layer.register_parameter("blocks", new_parameter((*scales_shape, BLOCK_BYTES), torch.uint8, shard))
         layer.register_parameter("scales", new_parameter(scales_shape, torch.uint8, shard))
 

@@ -43,7 +43,7 @@ class GptOssAttention(nn.Module):
             bias=True,
             dtype=dtype,
             quant=quant,
-            shard=ShardSpec(dim=0, sections=rows),
+            shard=ShardSpec(dim=0, sections=rows, unit=config.head_dim),
         )
         self.rotary = rotary
         self.attention = Attention(
