@@ -68,7 +68,7 @@ class Fleet:
             news.cancel()
             if not self._stopping.is_set():
                 self.stop()
-            await asyncio.wait(servers)
+            await asyncio.gather(*servers, return_exceptions=True)  # the first fault is raised above
 
     def stop(self) -> None:
         """Take no more connections, and end the servers in order. A second call lets them wait for nothing."""

@@ -12,6 +12,7 @@ from tests.chat.tokenizers_for_tests import tiny_tokenizer
 from tests.checkpoints import TinyShape, write_checkpoint
 
 START_TIMEOUT_S = 60.0
+VOCAB_SIZE = 512
 
 
 class ServerProcess:
@@ -77,6 +78,6 @@ class ServerProcess:
 
 def tiny_checkpoint(folder: Path) -> Path:
     """A random model with a tokenizer: it says nothing sensible, and says it at once."""
-    write_checkpoint(folder, TinyShape(vocab_size=512, original_context=512))
+    write_checkpoint(folder, TinyShape(vocab_size=VOCAB_SIZE, original_context=512))
     tiny_tokenizer().save(str(folder / "tokenizer.json"))
     return folder

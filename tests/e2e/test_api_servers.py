@@ -187,6 +187,10 @@ def test_a_dead_engine_is_told_by_every_process_and_all_end_with_the_first(check
 
 def test_what_cannot_be_is_one_line(checkpoint: Path, server: ServerProcess) -> None:
     assert "--api-server-count" in refused(str(checkpoint), "--api-server-count", "0")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tests.e2e.server_process.VOCAB_SIZE", 400)  # fewer than the tokenizer has
+        broken = tiny_checkpoint(checkpoint.parent / "broken")
+    assert "do not belong together" in refused(str(broken), "--port", "0", "--api-server-count", "2")
     port = server.url.rsplit(":", 1)[1]
     for count in ("1", "2"):
         assert "in use" in refused(str(checkpoint), "--port", port, "--api-server-count", count)
