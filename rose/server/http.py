@@ -12,6 +12,7 @@ from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from rose.errors import ConfigError
 
@@ -83,6 +84,7 @@ class HttpServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
+                http=_HttpProtocol,
                 log_config=None,
                 access_log=False,
                 lifespan="off",
@@ -118,6 +120,41 @@ class HttpServer(uvicorn.Server):
         """React to SIGINT or SIGTERM. Unlike the method it replaces it does not raise the signal again at the end."""
         self.force_exit = self.should_exit
         self.should_exit = True
+
+
+class _HttpProtocol(HttpToolsProtocol):
+    """uvicorn's, which waits for ever for the head of a request: here no longer than for the next request."""
+
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A connection begins."""
+        super().connection_made(transport)
+        self._await_head()
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request came."""
+        super().on_message_begin()
+        if self._head_timer is None:
+            self._await_head()
+
+    def on_headers_complete(self) -> None:
+        """The whole head came."""
+        self._await_nothing()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._await_nothing()
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        self._head_timer = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def _await_nothing(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
 
 def log_through(handlers: list[logging.Handler]) -> None:

@@ -79,6 +79,31 @@ def test_a_body_that_drips_is_a_408(server: LiveServer) -> None:
     assert talk(server, head(CHAT, "content-length: 9", "expect: 100-continue"))[0] in (100, 408)
 
 
+def test_a_head_that_never_arrives_is_waited_for_no_longer_than_the_next_request(
+    monkeypatch, tokenizer: Tokenizer
+) -> None:
+    monkeypatch.setattr("rose.server.http._KEEP_ALIVE_S", 0.5)
+    slow = FakeEngine(lambda _: [1.0, [5]])
+    with live_server(slow, tokenizer) as server:
+        for pieces in ((), (b"POST /v1/chat", b"/completions HTTP/1.1\r\n", b"x: y\r\n")):
+            began = time.monotonic()
+            assert talk(server, *pieces, pause_s=0.1) == (0, b"")
+            assert 0.4 < time.monotonic() - began < 3
+        with connect(server) as client, client.makefile("rb") as answers:
+            whole = json.dumps(GENERATING[CHAT]).encode()
+            for _ in range(2):  # a request that takes its time, and another on the same connection
+                client.sendall(head(CHAT, f"content-length: {len(whole)}").replace(b"connection: close\r\n", b""))
+                client.sendall(whole)
+                assert answers.readline() == b"HTTP/1.1 200 OK\r\n"
+                length = 0
+                while (line := answers.readline()) != b"\r\n":
+                    name, _, value = line.partition(b":")
+                    length = int(value) if name == b"content-length" else length
+                answers.read(length)
+            client.sendall(b"GET /health HT")
+            assert answers.read() == b"", "a head that begins and does not end"
+
+
 def test_a_body_in_pieces_is_a_body(server: LiveServer) -> None:
     whole = json.dumps(GENERATING[CHAT]).encode()
     pieces = [whole[i : i + 9] for i in range(0, len(whole), 9)]
