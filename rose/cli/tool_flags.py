@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Group, Parameter
 
 from rose.errors import ConfigError
+from rose.log import get_logger
 
 if TYPE_CHECKING:
     from rose.server.builtin_tools.config import ToolSettings
+
+logger = get_logger(__name__)
 
 _TOOLS = Group("Tools that the server runs, for the Responses API", sort_key=3)
 
@@ -63,6 +66,8 @@ def tool_settings(flags: ToolFlags) -> "ToolSettings":
     if flags.code_interpreter == "off":
         return ToolSettings(web_search=search)
     asyncio.run(Sandbox(flags.code_interpreter).check())
+    if flags.code_interpreter == "limits":
+        logger.warning("the code interpreter runs what the model writes with this server's own rights")
     return ToolSettings(flags.code_interpreter, search)
 
 

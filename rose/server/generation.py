@@ -173,6 +173,11 @@ class Generator:
         self._metrics = metrics
 
     @property
+    def is_alive(self) -> bool:
+        """Whether anything can be started: false once the engine has died, or was closed for the server's end."""
+        return self._engine.is_alive
+
+    @property
     def max_model_len(self) -> int:
         """Tokens of prompt and answer together that one request may have."""
         return self._engine.info.max_model_len

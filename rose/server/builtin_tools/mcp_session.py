@@ -78,7 +78,7 @@ class McpSession:
         """Close the connection, if there is one."""
         if self._task is not None:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await asyncio.wait({self._task})
 
     async def _serve(self) -> None:
         async with _connected(self._address) as client:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -69,12 +70,33 @@ class Sandbox:
         self.isolation = isolation
         self.limits = limits or SandboxLimits()
         self._turns = asyncio.Semaphore(max_running)
+        self._at_work: set[asyncio.Task[RunResult]] = set()
 
     async def run(self, code: str) -> RunResult:
-        """Run the code. Raises `SandboxFailed`. When cancelled, it ends everything it has started first."""
+        """Run the code. Raises `SandboxFailed`. When cancelled, it ends everything that it has started first."""
+        work = asyncio.create_task(self._run_in_turn(code))
+        self._at_work.add(work)
+        work.add_done_callback(self._is_done)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            # In a task of its own: this one may be cancelled again while it waits, which must not break off that end.
+            work.cancel()
+            await asyncio.wait({work})
+            raise
+
+    def _is_done(self, work: asyncio.Task[RunResult]) -> None:
+        self._at_work.discard(work)
+        if not work.cancelled():
+            work.exception()  # has been looked at, even if nobody waits for it any more
+
+    async def _run_in_turn(self, code: str) -> RunResult:
         async with self._turns:
-            with tempfile.TemporaryDirectory(prefix="rose-sandbox-", ignore_cleanup_errors=True) as folder:
+            folder = tempfile.mkdtemp(prefix="rose-sandbox-")
+            try:
                 return await self._run(code, folder)
+            finally:
+                await asyncio.to_thread(_remove, folder)
 
     async def check(self) -> None:
         """Raise `ConfigError` if nothing can be run here."""
@@ -166,8 +188,8 @@ class Sandbox:
         if status.timed_out:
             return f"it was not done after {limits.wall_s:g} seconds and was ended"
         if status.signal is not None:
-            name = _signal_name(status.signal)
-            return f"it was ended by the signal {name}, as for more than {limits.cpu_s} s of CPU time"
+            why = f", as for more than {limits.cpu_s} s of CPU time" if status.signal == signal.SIGKILL else ""
+            return f"it was ended by the signal {_signal_name(status.signal)}{why}"
         return None
 
 
@@ -185,6 +207,12 @@ async def _end(process: asyncio.subprocess.Process) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         waiting.cancel()
+
+
+def _remove(folder: str) -> None:
+    """Remove a folder, as far as it can be: code may leave what is hard to remove, such as folders nested too deep."""
+    with contextlib.suppress(RecursionError):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 async def _read_to_the_end(process: asyncio.subprocess.Process) -> None:

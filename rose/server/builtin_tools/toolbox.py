@@ -51,7 +51,7 @@ class ToolSession:
         self._web_search: WebSearchSession | None = None
 
     async def call(self, recipient: str, arguments: str) -> ToolResult:
-        """Carry out a call to one of the tools' recipients. May take as long as the tools' own limits allow."""
+        """Carry out a call of one of the tools. May take as long as the tools' own limits allow."""
         tools = self._toolbox
         if recipient == code_interpreter.NAME and tools.code_interpreter is not None:
             return await tools.code_interpreter.call(arguments)

@@ -83,6 +83,8 @@ class WebSearchSession:
 
     async def call(self, function: str, arguments: str) -> ToolResult:
         """Carry a call out. What goes wrong is told to the model, which may do better the next time."""
+        if function not in self._names:
+            return ToolResult(f"There is no function {function!r}, only {', '.join(self._names)}.", failed=True)
         values = read_arguments(arguments)
         if values is None:
             return ToolResult("The arguments must be a JSON object.", failed=True)

@@ -77,9 +77,10 @@ class EventLogs:
         return self._logs.get(response_id)
 
     def close(self, response_id: str) -> None:
-        """The response has ended."""
-        log = self._logs[response_id]
-        log.end()
+        """The response has ended. Nothing changes if its log was forgotten meanwhile."""
+        log = self._logs.get(response_id)
+        if log is None:
+            return
         self._over[response_id] = log.num_bytes
         while sum(self._over.values()) > self._max_bytes and len(self._over) > 1:
             self.forget(next(iter(self._over)))

@@ -171,6 +171,7 @@ class Responses:
             await run.complete_in_background(_tell_nobody if log is None else log.append)
         finally:
             if log is not None:
+                log.end()
                 self._logs.close(run.response.id)
 
     def _stream(self, log: EventLog, starting_after: int, headers: dict[str, str] | None = None) -> HttpResponse:

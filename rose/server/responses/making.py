@@ -98,7 +98,7 @@ class ResponseMaker:
         writer = ResponseWriter(
             order.response,
             self._speller,
-            builtins=order.tools.recipients,
+            is_builtin=order.tools.is_builtin,
             include=frozenset(order.body.include or ()),
             namespaced=order.tools.namespaced,
             reasoning_as_summary=self._settings.reasoning_summary == "text" and wants_summary(order.body),
@@ -113,6 +113,7 @@ class ResponseMaker:
             tools=self._toolbox.session(),
             go_on=go_on,
             max_calls=order.max_calls,
+            is_alive=lambda: self._generator.is_alive,
             save=lambda ended: self.keep(ended, order),
             on_end=on_end,
         )

@@ -46,6 +46,12 @@ class OfferedTools:
         """The names under which the model calls the built-in tools."""
         return frozenset(recipient for tool in self.builtins for recipient in tool.recipients)
 
+    def is_builtin(self, name: str) -> bool:
+        """Whether a call is a built-in tool's: also of a function that the tool does not have, which the tool tells."""
+        namespaces = {tool.name for tool in self.builtins if tool.functions}
+        is_functions = any(tool.name == name for tool in self.functions)
+        return name in self.recipients or (name.partition(".")[0] in namespaces and not is_functions)
+
     def choice_after(self, *, may_call_builtins: bool) -> ToolChoice:
         """What may be called once a built-in tool was: a demand for a call is met by then."""
         choice = self.choice or ToolChoice()

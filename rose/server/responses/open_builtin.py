@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from rose.server.builtin_tools import code_interpreter
 from rose.server.builtin_tools.result import ToolResult
 from rose.server.responses.builtin_items import to_action
 from rose.server.responses.events import (
@@ -153,7 +154,7 @@ OpenBuiltin = OpenCodeRun | OpenSearch
 def open_builtin(
     recipient: str, output_index: int, make: Numbered, *, include: Collection[str], container_id: str
 ) -> OpenBuiltin:
-    """The item for a call to one of the built-in tools' recipients."""
-    if "." in recipient:
-        return OpenSearch(output_index, make, recipient, include)
-    return OpenCodeRun(output_index, make, recipient, include, container_id)
+    """The item for a call of a built-in tool."""
+    if recipient == code_interpreter.NAME:
+        return OpenCodeRun(output_index, make, recipient, include, container_id)
+    return OpenSearch(output_index, make, recipient, include)

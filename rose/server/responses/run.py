@@ -9,6 +9,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequ
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
+from anyio import CancelScope
+
 from rose.errors import ContextLengthExceeded
 from rose.log import get_logger
 from rose.server.builtin_tools.toolbox import ToolSession
@@ -21,6 +23,7 @@ from rose.server.responses.writer import ResponseWriter
 logger = get_logger(__name__)
 
 _CANCEL_WAIT_S = 5.0
+_LOOK_S = 0.5
 
 ResultT = TypeVar("ResultT")
 
@@ -32,8 +35,8 @@ calls; None if there is no token left."""
 class ResponseRun:
     """A generation, those that follow it, and the response that is written from them.
 
-    tools, go_on: for calls of built-in tools, of which max_calls are run at most. save: keeps the response once it has
-    ended. on_end: called once, however the run ends.
+    tools, go_on: for calls of built-in tools, of which max_calls are run at most. is_alive: whether the engine is there
+    to go on after a call. save: keeps the response once it has ended. on_end: called once, however the run ends.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class ResponseRun:
         tools: ToolSession,
         go_on: GoOn,
         max_calls: int,
+        is_alive: Callable[[], bool],
         save: Callable[[Response], Awaitable[None]],
         on_end: Callable[[str], None],
     ) -> None:
@@ -52,6 +56,7 @@ class ResponseRun:
         self._tools = tools
         self._go_on = go_on
         self._max_calls = max_calls
+        self._is_alive = is_alive
         self._num_calls = 0
         self._save = save
         self._on_end = on_end
@@ -158,20 +163,27 @@ class ResponseRun:
             return None
 
     async def _unless_cancelled(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """The work's result. Raises `_Cancelled` when the response is cancelled meanwhile."""
+        """The work's result. Raises `_Cancelled` when the response is cancelled meanwhile.
+
+        Raises `ApiError` when the engine is gone, which is how a server ends too: a tool must not hold that up.
+        """
         if self._is_cancelled:
             work.close()
             raise _Cancelled
         done = self._between = asyncio.create_task(work)
         try:
-            await asyncio.wait({done})
+            while not (await asyncio.wait({done}, timeout=_LOOK_S))[0]:
+                if not self._is_alive():
+                    raise ApiError(503, "the server ended the request before it was finished", code="aborted")
             if done.cancelled():
                 raise _Cancelled
             result: ResultT = done.result()
             return result
         finally:
             done.cancel()
-            await asyncio.gather(done, return_exceptions=True)
+            # A vanished client's task is cancelled again wherever it waits, but the work must come to its own end.
+            with CancelScope(shield=True):
+                await asyncio.wait({done})
             self._between = None
 
     def _usage(self) -> Usage:

@@ -4,7 +4,7 @@ An unstreamed answer is the same, with the events left unread: there is one writ
 """
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -51,7 +51,7 @@ from rose.server.responses.open_item import (
 class ResponseWriter:
     """Writes one response. `response` is its state by now, complete once one of the endings was asked for.
 
-    builtins: the recipients whose calls are built-in tools'. include: what the client wants to see of their results.
+    is_builtin: whether a call is a built-in tool's, by its name. include: what the client wants to see of its result.
     reasoning_as_summary: the reasoning goes into summaries. namespaced: the namespaces and names of functions by the
     names that the model has for them.
     """
@@ -61,14 +61,14 @@ class ResponseWriter:
         response: Response,
         speller: LogprobSpeller,
         *,
-        builtins: Collection[str] = (),
+        is_builtin: Callable[[str], bool],
         include: Collection[str] = (),
         reasoning_as_summary: bool = False,
         namespaced: Mapping[str, tuple[str, str]] | None = None,
     ) -> None:
         self.response = response
         self._speller = speller
-        self._builtins = builtins
+        self._is_builtin = is_builtin
         self._include = include
         self._namespaced = namespaced or {}
         self._reasoning = OpenSummary if reasoning_as_summary else OpenReasoning
@@ -161,7 +161,7 @@ class ResponseWriter:
             case ReasoningDelta(), _:
                 yield from self._begin(self._reasoning(len(self._items) + self._num_open(), self._make))
                 yield from self._take(event, logprobs)
-            case ToolCallStart(_, name), _ if name in self._builtins:
+            case ToolCallStart(_, name), _ if self._is_builtin(name):
                 index = len(self._items) + self._num_open()
                 options: dict[str, Any] = {"include": self._include, "container_id": self._container_id}
                 yield from self._begin(open_builtin(name, index, self._make, **options))

@@ -1,4 +1,4 @@
-"""A server of tools to test against."""
+"""A server of tools to test against, and the sandboxes that are running."""
 
 import contextlib
 import socket
@@ -29,3 +29,15 @@ def mcp_server() -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(10)
+
+
+def processes_of_sandboxes() -> list[str]:
+    """Processes whose working directory is a sandbox's, by their command lines."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if "rose-sandbox-" in str((process / "cwd").readlink()):
+                found.append((process / "cmdline").read_text())
+        except OSError:
+            continue
+    return found

@@ -1,19 +1,23 @@
 """Built-in tools over HTTP: the model's calls are scripted, the tools and the servers behind them are real."""
 
 import asyncio
-from collections.abc import Iterator
+import tempfile
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from openai import APITimeoutError, OpenAI
 
 from rose.chat.tokenizer import Tokenizer
 from rose.engine.messages import AddRequest
 from rose.server.builtin_tools.config import McpAddress, ToolSettings, WebSearchSettings
 from rose.server.builtin_tools.web_search import find_tools
-from tests.fakes import Script, by_token
-from tests.server.builtin_tools.serving import mcp_server
+from tests.fakes import FakeEngine, Script, by_token
+from tests.server.builtin_tools.serving import mcp_server, processes_of_sandboxes
 from tests.server.conftest import Serve
+from tests.server.live import LiveServer, live_server
 from tests.server.responses.conftest import CALL, FINAL, THINK, TIDE, ask, ask_stream, ask_whole, names
 
 pytestmark = pytest.mark.anyio
@@ -155,6 +159,7 @@ async def test_the_web_is_searched_and_read(
         browses("search", '{"query": "oban", "topn": 3}'),
         browses("open", '{"url": "https://tides.example/oban"}'),
         browses("search", '{"query": "break"}'),
+        browses("find", '{"pattern": "high"}'),
         FINAL,
     )
     async with serve(script=rounds(*turns), tools=ToolSettings(web_search=web)) as server:
@@ -163,11 +168,13 @@ async def test_the_web_is_searched_and_read(
         whole = (await server.http.get(path, params={"include": INCLUDE})).json()
         listed = (await server.http.get(path, params={"include[]": INCLUDE})).json()
         plain = (await server.http.get(path)).json()
-    search, opened, broken, _, _ = body["output"]
+    search, opened, broken, lacking, _, _ = body["output"]
     assert search["action"]["sources"] == [{"type": "url", "url": "https://tides.example/oban"}]
     assert search["results"] == [{"type": "text", "text": "https://tides.example/oban Oban: high at 4."}]
     assert opened["action"] == {"type": "open_page", "url": "https://tides.example/oban"}
-    assert (search["status"], opened["status"], broken["status"]) == ("completed", "completed", "failed")
+    assert [item["status"] for item in body["output"]] == ["completed"] * 2 + ["failed"] * 2 + ["completed"] * 2
+    assert lacking["action"] == {"type": "find_in_page", "pattern": "high", "url": ""}
+    assert broken["action"]["query"] == "break"
     prompts = [tokenizer.decode(added.prompt_token_ids, keep_special=True) for added in server.engine.submitted]
     assert "namespace browser {" in prompts[0].split("<|end|>")[0]
     assert "type search = (_: {" in prompts[0]
@@ -175,6 +182,7 @@ async def test_the_web_is_searched_and_read(
     assert "<|start|>browser.search to=assistant<|channel|>analysis<|message|>https://tides.example/oban" in prompts[1]
     assert "<|start|>browser.open to=assistant<|channel|>analysis<|message|>Oban: high at 4.<|end|>" in prompts[2]
     assert "the index is broken" in prompts[3], "what went wrong is told to the model"
+    assert "There is no function 'find', only search, open." in prompts[4]
     assert listed == whole
     assert [item.keys() - {"recipient", "arguments"} for item in whole["output"]] == [i.keys() for i in body["output"]]
     assert "results" not in plain["output"][0]
@@ -332,6 +340,16 @@ async def test_a_failure_after_a_call(serve: Serve, rounds: Any, tokenizer: Toke
     assert [item["type"] for item in response["output"]] == ["reasoning", "code_interpreter_call"]
 
 
+async def test_the_engines_end_ends_the_code(serve: Serve, rounds: Any) -> None:
+    async with serve(script=rounds(runs("import time\ntime.sleep(60)")), tools=CODE) as server:
+        asking = asyncio.create_task(ask(server, tools=[PYTHON]))
+        await asyncio.sleep(0.5)
+        await server.engine.close()
+        async with asyncio.timeout(10):
+            response = await asking
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "aborted")
+
+
 async def test_cancelling_while_code_runs(serve: Serve, rounds: Any) -> None:
     async with serve(script=rounds(runs("import time\ntime.sleep(60)")), tools=CODE) as server:
         started = await ask_whole(server, tools=[PYTHON], background=True)
@@ -342,3 +360,60 @@ async def test_cancelling_while_code_runs(serve: Serve, rounds: Any) -> None:
     assert cancelled["status"] == "cancelled"
     assert cancelled["output"][-1]["type"] == "code_interpreter_call"
     assert cancelled["output"][-1]["status"] == "incomplete"
+
+
+@pytest.fixture
+def live(tokenizer: Tokenizer, web: WebSearchSettings) -> Iterator[LiveServer]:
+    """A server on a socket whose model runs code that takes its time, then searches, then answers."""
+
+    def script(request: AddRequest) -> Any:
+        prompt = tokenizer.decode(request.prompt_token_ids, keep_special=True)
+        seconds = "60" if "slowly" in prompt else "0"
+        turns = [runs(f"import time\ntime.sleep({seconds})\nprint(4)"), browses("search", '{"query": "Oban"}'), FINAL]
+        return by_token(tokenizer.encode_with_special(turns[prompt.count(" to=assistant")]))
+
+    tools = ToolSettings(code_interpreter="limits", web_search=web)
+    with live_server(FakeEngine(script), tokenizer, tools=tools) as running:
+        yield running
+
+
+def test_the_official_client_reads_it_all(live: LiveServer) -> None:
+    with OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0) as client:
+        with client.responses.stream(model="rose-test", input="?", tools=[PYTHON, SEARCH], include=INCLUDE) as stream:
+            types = {event.type for event in stream}
+            streamed = stream.get_final_response()
+        whole = client.responses.retrieve(streamed.id, include=INCLUDE)
+        again = client.responses.create(
+            model="rose-test", input=[{"role": "user", "content": "?"}, *streamed.output], tools=[PYTHON, SEARCH]
+        )
+    assert {f"response.{name}" for name in (*CODE_EVENTS, *SEARCH_EVENTS)} <= types
+    assert [item.type for item in streamed.output][1:3] == ["code_interpreter_call", "web_search_call"]
+    assert streamed.output[1].outputs[0].logs == "4\n"
+    assert streamed.output[2].action.sources[0].url == "https://tides.example/oban"
+    assert streamed.output_text == again.output_text == "High at 4."
+    assert whole.output[1] == streamed.output[1]
+
+
+def test_a_reader_who_goes_away_ends_the_code(live: LiveServer) -> None:
+    with OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0) as client:
+        options = {"model": "rose-test", "input": "slowly", "tools": [PYTHON]}
+        with client.responses.create(stream=True, **options) as stream:
+            for event in stream:
+                if event.type == "response.code_interpreter_call.interpreting":
+                    break
+            until(lambda: len(processes_of_sandboxes()) > 1)
+        until(nothing_is_left)
+        with pytest.raises(APITimeoutError):
+            client.with_options(timeout=2).responses.create(**options)
+        until(nothing_is_left)
+
+
+def nothing_is_left() -> bool:
+    return not processes_of_sandboxes() and not list(Path(tempfile.gettempdir()).glob("rose-sandbox-*"))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
