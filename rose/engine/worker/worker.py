@@ -5,7 +5,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import torch
@@ -108,7 +108,8 @@ class Worker:
 
     def execute(self, output: SchedulerOutput) -> list[SampledTokens]:
         """Compute one step; see `Executor`."""
-        return self._runner.execute(output)
+        with _current(self._model.device):
+            return self._runner.execute(output)
 
     @contextmanager
     def without_graphs(self) -> Iterator[None]:
@@ -198,9 +199,10 @@ def build_worker(config: EngineConfig, progress: Progress | None = None) -> Work
     # A loader of one's own need not know formats.
     formats = {name: getattr(config, name) for name in ("experts", "dense") if getattr(config, name) != "auto"}
     dtype = _resolve_dtype(config.dtype, device)
-    model = load(config.model, device=device, dtype=dtype, progress=progress, **formats)
-    tokenizer_file = _find_tokenizer_file(config)
-    return Worker(config, model, tokenizer_file=tokenizer_file, load_time_s=time.monotonic() - start)
+    with _current(device):
+        model = load(config.model, device=device, dtype=dtype, progress=progress, **formats)
+        tokenizer_file = _find_tokenizer_file(config)
+        return Worker(config, model, tokenizer_file=tokenizer_file, load_time_s=time.monotonic() - start)
 
 
 def build_core(config: EngineConfig, progress: Progress | None = None) -> EngineCore:
@@ -213,6 +215,11 @@ def build_core(config: EngineConfig, progress: Progress | None = None) -> Engine
         enable_prefix_caching=config.enable_prefix_caching,
         seed=worker.config.seed,
     )
+
+
+def _current(device: torch.device) -> AbstractContextManager[object]:
+    """Streams, events and launches of kernels are of the current GPU, which each thread has for itself."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _resolve_device(name: str) -> torch.device:
