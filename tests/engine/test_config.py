@@ -9,6 +9,7 @@ import torch
 from rose.engine.config import EngineConfig
 from rose.engine.kv_cache.plan import plan_kv_cache
 from rose.engine.kv_cache.spec import KVCacheSpec, KVGroup
+from rose.engine.worker.trial import try_step
 from rose.engine.worker.worker import Worker, build_core
 from rose.errors import ConfigError
 from tests.fake_model import FakeModel
@@ -137,8 +138,9 @@ def test_the_largest_step_can_be_tried(max_num_seqs: int, max_num_batched_tokens
     config = EngineConfig(
         model="m", device="cpu", max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
     )
-    worker = Worker(config, FakeModel())
-    assert worker._try_step(config, config.max_num_batched_tokens) > 0
+    model = FakeModel()
+    spec = KVCacheSpec.from_layers(model.attention_specs, 16)
+    assert try_step(model, spec, config, config.max_num_batched_tokens) > 0
 
 
 def test_what_the_device_decides_is_left_open_until_it_is_known() -> None:

@@ -15,8 +15,7 @@ from rose.engine.core import EngineCore
 from rose.engine.kv_cache.plan import KVCachePlan, plan_kv_cache
 from rose.engine.kv_cache.spec import KVCacheSpec
 from rose.engine.messages import EngineReady
-from rose.engine.sampling_params import SamplingParams
-from rose.engine.scheduler_output import NewRequest, SampledTokens, ScheduledRequest, SchedulerOutput
+from rose.engine.scheduler_output import SampledTokens, SchedulerOutput
 from rose.engine.worker.batch_shape import GraphShapes
 from rose.engine.worker.cuda_graph import CannotCaptureError, CudaRecorder, ForwardGraphs, forbid_waiting
 from rose.engine.worker.grammar import Grammars
@@ -24,6 +23,7 @@ from rose.engine.worker.grammar_tokenizer import TokenizerFile
 from rose.engine.worker.input_batch import InputBatch
 from rose.engine.worker.kv_tensors import KVTensors, available_kv_bytes
 from rose.engine.worker.model_runner import ModelRunner
+from rose.engine.worker.trial import measure_activations
 from rose.errors import ConfigError
 from rose.log import get_logger
 from rose.models.base import CausalLM
@@ -71,7 +71,13 @@ class Worker:
         self.kv_tensors = KVTensors(self.kv_cache_spec, plan.num_blocks, device=model.device, dtype=model.dtype)
         vocabulary = None if tokenizer_file is None else TokenizerFile(tokenizer_file, model.vocab_size)
         grammars = None if vocabulary is None else Grammars(vocabulary)
-        inputs = self._make_inputs(self.kv_tensors, config, config.max_num_seqs, plan.max_model_len)
+        inputs = InputBatch(
+            self.kv_tensors,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_model_len=plan.max_model_len,
+            device=model.device,
+        )
         graphs = self._make_graphs(config, inputs, plan.max_model_len)
         self._runner = ModelRunner(model, inputs, grammars, graphs)
         self.config = config.resolved(
@@ -121,47 +127,18 @@ class Worker:
         given = config.num_blocks is not None or config.kv_cache_bytes is not None
         activation_bytes = 0
         if not given and self._model.device.type == "cuda":
-            activation_bytes = self._measure_activations(config, config.max_num_batched_tokens)
+            sizes = [config.max_num_batched_tokens]
             if config.cuda_graphs != "off":  # their memory is apart from that of other steps
-                shapes = _graph_shapes(config, self._model.max_position)
-                activation_bytes += self._measure_activations(config, shapes.max_num_tokens)
+                sizes.append(_graph_shapes(config, self._model.max_position).max_num_tokens)
+            activation_bytes = sum(
+                measure_activations(self._model, self.kv_cache_spec, config, num_tokens) for num_tokens in sizes
+            )
         return plan_kv_cache(
             config,
             self.kv_cache_spec,
             max_position=self._model.max_position,
             available_bytes=available_kv_bytes(config, self._model.device, activation_bytes=activation_bytes),
             dtype_bytes=self._model.dtype.itemsize,
-        )
-
-    def _measure_activations(self, config: EngineConfig, num_tokens: int) -> int:
-        """The most memory that a step of so many tokens takes on a GPU beside weights and KV cache."""
-        device = self._model.device
-        before = torch.cuda.memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        trial_bytes = self._try_step(config, num_tokens)
-        torch.cuda.synchronize(device)
-        return torch.cuda.max_memory_allocated(device) - before - trial_bytes
-
-    def _try_step(self, config: EngineConfig, num_tokens: int) -> int:
-        """Run a step with as many requests as can be, on a KV cache of its own; returns the bytes of that cache."""
-        model, spec = self._model, self.kv_cache_spec
-        num_tokens = min(num_tokens, model.max_position - 1)
-        num_blocks = spec.blocks_for(num_tokens)
-        kv = KVTensors(spec, 1 + len(spec.groups) * num_blocks, device=model.device, dtype=model.dtype)
-        # One long request for the layers; the rest, of one token each, for the logits.
-        num_short = min(config.max_num_seqs, num_tokens) - 1
-        lengths = [num_tokens - num_short, *[1] * num_short]
-        inputs = self._make_inputs(kv, config, len(lengths), num_tokens)
-        ModelRunner(model, inputs).execute(_trial_step(lengths, len(spec.groups), num_blocks))
-        return sum(tensor.nbytes for tensor in kv.tensors)
-
-    def _make_inputs(self, kv: KVTensors, config: EngineConfig, max_num_seqs: int, max_model_len: int) -> InputBatch:
-        return InputBatch(
-            kv,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            max_model_len=max_model_len,
-            device=self._model.device,
         )
 
     def _make_graphs(self, config: EngineConfig, inputs: InputBatch, max_model_len: int) -> ForwardGraphs | None:
@@ -276,28 +253,6 @@ def _graph_shapes(config: EngineConfig, max_model_len: int) -> GraphShapes:
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=max_model_len,
     )
-
-
-def _trial_step(lengths: list[int], num_groups: int, num_blocks: int) -> SchedulerOutput:
-    """A step of requests with these lengths, all in the same blocks: for its size, not for its answer."""
-    tables = tuple(list(range(1 + group * num_blocks, 1 + (group + 1) * num_blocks)) for group in range(num_groups))
-    params = SamplingParams(top_p=0.9, logprobs=0)
-    new = [
-        NewRequest(
-            key=key,
-            token_ids=[0] * length,
-            num_prompt_tokens=length,
-            params=params,
-            seed=0,
-            stop_ids=(),
-            block_tables=tables,
-        )
-        for key, length in enumerate(lengths)
-    ]
-    scheduled = [
-        ScheduledRequest(key=key, num_computed_tokens=0, num_tokens=length) for key, length in enumerate(lengths)
-    ]
-    return SchedulerOutput(new=new, scheduled=scheduled)
 
 
 def _name(dtype: torch.dtype) -> str:
