@@ -48,6 +48,7 @@ _ENGINE_KEYS = (
     "max_num_batched_tokens",
     "block_size",
     "gpu_memory_utilization",
+    "cuda_graphs",
 )
 _OUTPUT_KEYS = ("gpu_hour_price", "label", "seed", "revision", "ceilings", "profile", "profile_dir", "profile_steps")
 KEYS: Mapping[PointKind, tuple[str, ...]] = {

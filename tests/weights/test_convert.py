@@ -385,7 +385,10 @@ def test_impossible_fp8_is_found_at_load(sources, tmp_path):
         changed[name].view(torch.uint8 if changed[name].dtype == fp8.E4M3 else torch.float32)[index] = value
         save_file(changed, tmp_path / "out" / "model.safetensors")
 
-    for value in (float("nan"), 0.0, 3.0):
+    write_with("blocks.1.mlp.down.row_scales", (2, 5), float("nan"))
+    with pytest.raises(CheckpointError, match=r"model.safetensors: .*down.row_scales holds nan at \[2, 5\]"):
+        load(tmp_path / "out")
+    for value in (0.0, 3.0):
         write_with("blocks.1.mlp.down.row_scales", (2, 5), value)
         with pytest.raises(CheckpointError, match=r"down.row_scales in .*model.safetensors: 1 FP8 scale.*\[2, 5\]"):
             load(tmp_path / "out")
