@@ -17,6 +17,7 @@ from rose.engine.worker.worker import Worker, build_core
 from rose.weights.loader import load_from
 from rose.weights.synthetic import synthetic_source
 from tests.engine.engines import Results, add, run
+from tests.gpu.test_sampling import check_tokens
 
 pytestmark = [
     pytest.mark.gpu,
@@ -51,19 +52,6 @@ class Compared(ModelRunner):
             assert logits.isfinite().all()
             check_tokens(logits, inputs.temperatures[:num_sampling], inputs.uniforms[:num_sampling], chosen)
         return computed
-
-
-def check_tokens(logits: Tensor, temperatures: Tensor, uniforms: Tensor, chosen: Tensor) -> None:
-    """The best token without a temperature; else the one whose share of the cumulative sum has the random number."""
-    tokens, valid = chosen[0][:, None], chosen[1]
-    assert valid.all()
-    is_random = temperatures > 0
-    assert torch.equal(logits.gather(1, tokens)[~is_random, 0], logits.amax(1)[~is_random])
-    mass = (logits.double() / torch.where(is_random, temperatures, 1.0)[:, None]).softmax(1)
-    ends = mass.cumsum(1).gather(1, tokens)[:, 0]
-    begins = ends - mass.gather(1, tokens)[:, 0]
-    # Of 200,000 tokens many are narrower than the error of a float32 sum.
-    assert ((uniforms > begins - 1e-5) & (uniforms < ends + 1e-5))[is_random].all()
 
 
 @pytest.fixture(scope="module")
