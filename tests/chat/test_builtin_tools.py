@@ -96,6 +96,7 @@ def test_calls_as_the_model_writes_them_are_read(tiny, header):
     assert events[-1] == ToolCallEnd(0, complete=True)
     assert isinstance(finished, Finished)
     assert finished.reason == "tool_calls"
+    assert finished.recovered == (), "nothing had to be put right"
 
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}

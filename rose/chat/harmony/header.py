@@ -100,6 +100,8 @@ class HeaderReader:
         nameless = self._channel is None and tool is None and not self._has_channel_mark
         if has_message and nameless and self.opening is Opening.END and is_one_word("".join(self._rests)):
             self._foreign = True  # the one word in front of `<|message|>` can only be meant as a role
+        if tool is not None and not is_function and Recovery.BARE_CONTENT_TYPE in self._recovered:
+            self._recovered.remove(Recovery.BARE_CONTENT_TYPE)  # `to=python code` is how built-in tools are called
         if is_function and self._channel != "commentary":
             self._recovered.append(Recovery.RECIPIENT_ROUTES_CALL)
         if self.opening is Opening.END:

@@ -20,7 +20,8 @@ class OfferedTools:
         available = toolbox.by_type
         asked = [(i, tool) for i, tool in enumerate(body.tools or ()) if is_offered(tool, toolbox)]
         self._asked = [tool for _, tool in asked]
-        self._builtin_types = {tool.type: available[tool.type].name for tool in self._asked if tool.type in available}
+        names = {available[tool.type].name for tool in self._asked if tool.type in available}
+        self._builtin_types = {kind: tool.name for kind, tool in available.items() if tool.name in names}
         self.choice = self._choice(body)
         functions = [function for i, tool in asked for function in functions_of(tool, f"tools[{i}]")]
         self.namespaced = {each.tool.name: each.namespaced for each in functions if each.namespaced is not None}

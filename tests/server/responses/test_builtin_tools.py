@@ -268,6 +268,15 @@ async def test_a_forced_call_is_forced_once(serve: Serve, rounds: Any, choice: A
     assert body["tool_choice"] == choice
 
 
+async def test_a_search_can_be_demanded_by_any_of_its_types(serve: Serve, rounds: Any, web: WebSearchSettings) -> None:
+    script = rounds(browses("search", '{"query": "Oban"}'), FINAL)
+    async with serve(script=script, tools=ToolSettings(web_search=web)) as server:
+        await ask_whole(server, tools=[SEARCH], tool_choice={"type": "web_search_preview"})
+        refused = await ask(server, tools=[TIDE], tool_choice={"type": "web_search_preview"})
+    assert "browser.search" in grammars(server.engine.submitted)[0]
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tool_choice.type")
+
+
 async def test_the_number_of_calls_is_bounded_by_the_grammar(serve: Serve, rounds: Any) -> None:
     async with serve(script=rounds(runs("1"), runs("2"), FINAL), tools=CODE) as server:
         body = await ask_whole(server, tools=[PYTHON, TIDE | {"strict": False}], max_tool_calls=2)
