@@ -71,7 +71,7 @@ def create_app(
     models = Models(settings.served_model_names, engine.info.max_model_len)
     for part in (chat_completions, responses, completions, messages, models, admin):
         app.include_router(part.router())
-    complete_document(app)
+    complete_document(app, settings.served_model_names)
 
     # The one added last runs first: an id for every answer, then CORS, the key, and only then a look at the body.
     max_bytes = settings.body_limit(engine.info.max_model_len)

@@ -1,5 +1,6 @@
 """What FastAPI cannot know of `/openapi.json`: routes read their bodies themselves, and write their answers."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -35,8 +36,11 @@ def describe_body(
     return described
 
 
-def complete_document(app: FastAPI) -> None:
-    """Make the app's OpenAPI document hold the shapes that `describe_body` refers to, and every route's errors."""
+def complete_document(app: FastAPI, model_names: Sequence[str]) -> None:
+    """Make the app's OpenAPI document hold the shapes that `describe_body` refers to, and every route's errors.
+
+    model_names: those that are served, the only ones that a body's `model` may have.
+    """
     make_document = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -46,6 +50,9 @@ def complete_document(app: FastAPI) -> None:
             error, shapes = _struct_schema(AnthropicErrorBody if is_anthropic_path(path) else ErrorBody)
             schemas.update(shapes)
             for operation in operations.values():
+                for content in operation.get("requestBody", {}).get("content", {}).values():
+                    if (model := content["schema"]["properties"].get("model")) is not None:
+                        model["enum"] = [*model_names, None]
                 schemas.update(operation.pop(_DEFINITIONS, {}))
                 operation["responses"].pop("422", None)  # FastAPI's own refusal, instead of which there is a 400
                 for status, what in (("4XX", "A refusal."), ("5XX", "A fault of the server's.")):

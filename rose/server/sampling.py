@@ -1,13 +1,26 @@
 """The sampling fields that several APIs share, beyond those that each names its own way."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
-from rose.engine.sampling_params import SamplingParams
+from rose.engine.sampling_params import MAX_N, MAX_TOP_LOGPROBS, SamplingParams
 from rose.errors import RequestError
 from rose.server.generation import MAX_STOP_STRINGS
+
+
+def told(**schema: Any) -> Any:
+    """For a field whose limits `SamplingParams.validate` checks: tells them in `/openapi.json`, and checks nothing."""
+    return Field(json_schema_extra=schema)
+
+
+PositiveInt = Annotated[int | None, told(minimum=1)]
+NumCompletions = Annotated[int | None, told(minimum=1, maximum=MAX_N)]
+NumTopLogprobs = Annotated[int | None, told(minimum=0, maximum=MAX_TOP_LOGPROBS)]
+Temperature = Annotated[float | None, told(minimum=0, maximum=2)]
+TopP = Annotated[float | None, told(exclusiveMinimum=0, maximum=1)]
+TopK = Annotated[int | None, told(minimum=-1)]
 
 
 class SamplingFields(BaseModel):
@@ -15,17 +28,17 @@ class SamplingFields(BaseModel):
 
     model_config = ConfigDict(strict=True, frozen=True)
 
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: dict[int, float] | None = None
+    temperature: Temperature = None
+    top_p: TopP = None
+    top_k: TopK = None
+    min_p: Annotated[float | None, told(minimum=0, maximum=1)] = None
+    presence_penalty: Annotated[float | None, told(minimum=-2, maximum=2)] = None
+    frequency_penalty: Annotated[float | None, told(minimum=-2, maximum=2)] = None
+    repetition_penalty: Annotated[float | None, told(minimum=0.01, maximum=100)] = None
+    logit_bias: dict[int, Annotated[float, told(minimum=-100, maximum=100)]] | None = None
     seed: int | None = None
-    min_tokens: int | None = None
-    stop_token_ids: list[int] | None = None
+    min_tokens: Annotated[int | None, told(minimum=0)] = None
+    stop_token_ids: list[Annotated[int, told(minimum=0)]] | None = None
     ignore_eos: bool | None = None
 
 

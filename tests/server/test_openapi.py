@@ -75,3 +75,31 @@ async def test_answers_and_errors_have_the_documents_shape(
             jsonschema.validate(answer.json(), schema)
         else:
             assert (kind in content) or (not kind and not content)
+
+
+LIMITED: list[tuple[str, dict[str, Any]]] = [(path, body) for _, path, body in ANSWERED if body is not None]
+
+
+@pytest.mark.parametrize(("path", "body"), LIMITED)
+async def test_the_limits_in_the_document_are_those_that_are_kept(
+    serve: Serve, path: str, body: dict[str, Any]
+) -> None:
+    async with serve() as server:
+        document = (await server.http.get("/openapi.json")).json()
+        content = document["paths"][path]["post"]["requestBody"]["content"]
+        properties = content["application/json"]["schema"]["properties"]
+        assert properties["model"]["enum"] == ["rose-test", "an/alias", None]
+        num_checked = 0
+        for name, schema in properties.items():
+            for bound, step in (("minimum", -1), ("maximum", 1)):
+                if bound not in schema:
+                    continue
+                is_whole = "integer" in {kind.get("type") for kind in schema.get("anyOf", [schema])}
+                limit = int(schema[bound]) if is_whole else schema[bound]
+                needed = {"logprobs": True} if name == "top_logprobs" else {"n": limit} if name == "best_of" else {}
+                kept = await server.http.post(path, json=body | needed | {name: limit})
+                assert kept.status_code == 200, (name, kept.text)
+                broken = await server.http.post(path, json=body | needed | {name: limit + step})
+                assert broken.status_code == 400, (name, limit + step)
+                num_checked += 1
+    assert (num_checked > 0) == (path in ("/v1/chat/completions", "/v1/completions", "/v1/messages"))

@@ -4,12 +4,13 @@ Types are strict (`"stream": "true"` is an error) and null means absent. What va
 what becomes of all other fields in `kinds`.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from rose.server.body_parts import Content, Stop, StreamOptions, ToolChoice
+from rose.server.effort import EFFORTS
 from rose.server.guided import FormFields
 from rose.server.intake import BodyPart, RequestBody
-from rose.server.sampling import SamplingFields
+from rose.server.sampling import NumCompletions, NumTopLogprobs, PositiveInt, SamplingFields, told
 
 
 class FunctionCall(BodyPart):
@@ -51,28 +52,28 @@ class FunctionDefinition(BodyPart):
 class Tool(BodyPart):
     """An entry of `tools`."""
 
-    type: str
+    type: Annotated[str, told(enum=["function"])]
     function: FunctionDefinition | None = None
 
 
 class ChatCompletionRequest(RequestBody, SamplingFields, FormFields):
     """The whole body."""
 
-    messages: list[ChatMessage]
+    messages: Annotated[list[ChatMessage], told(minItems=1)]
 
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None
-    reasoning_effort: str | None = None
+    reasoning_effort: Annotated[str | None, told(enum=[*EFFORTS, None])] = None
     include_reasoning: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
-    n: int | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
+    n: NumCompletions = None
+    max_tokens: PositiveInt = None
+    max_completion_tokens: PositiveInt = None
     stop: Stop | None = None
 
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: NumTopLogprobs = None
     return_token_ids: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None

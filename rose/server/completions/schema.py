@@ -7,7 +7,7 @@ from pydantic import Discriminator, Tag
 from rose.server.body_parts import Stop, StreamOptions
 from rose.server.guided import FormFields
 from rose.server.intake import RequestBody
-from rose.server.sampling import SamplingFields
+from rose.server.sampling import NumCompletions, NumTopLogprobs, PositiveInt, SamplingFields
 
 
 def _prompt_tag(value: Any) -> str | None:
@@ -37,11 +37,11 @@ class CompletionRequest(RequestBody, SamplingFields, FormFields):
     """The whole body."""
 
     prompt: Prompt
-    max_tokens: int | None = None
-    n: int | None = None
+    max_tokens: PositiveInt = None
+    n: NumCompletions = None
     best_of: int | None = None
     echo: bool | None = None
-    logprobs: int | None = None
+    logprobs: NumTopLogprobs = None
     stop: Stop | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None

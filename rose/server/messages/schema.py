@@ -6,6 +6,7 @@ from pydantic import ConfigDict, Discriminator, Tag
 
 from rose.server.body_parts import text_or_list
 from rose.server.intake import BodyPart, RequestBody
+from rose.server.sampling import Temperature, TopK, TopP, told
 
 
 class ResultPart(BodyPart):
@@ -98,7 +99,7 @@ class OutputConfig(BodyPart):
 class CountTokensRequest(RequestBody):
     """The body of `/v1/messages/count_tokens`: what shapes the prompt."""
 
-    messages: list[InputMessage]
+    messages: Annotated[list[InputMessage], told(minItems=1)]
     system: Texts | None = None
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None
@@ -110,9 +111,9 @@ class CountTokensRequest(RequestBody):
 class MessagesRequest(CountTokensRequest):
     """The body of `/v1/messages`."""
 
-    max_tokens: int
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
+    max_tokens: Annotated[int, told(minimum=1)]
+    temperature: Temperature = None
+    top_p: TopP = None
+    top_k: TopK = None
     stop_sequences: list[str] | None = None
     stream: bool | None = None
