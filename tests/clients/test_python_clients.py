@@ -1,5 +1,6 @@
 """Clients from PyPI."""
 
+import asyncio
 import json
 import subprocess
 from pathlib import Path
@@ -9,10 +10,13 @@ import pytest
 
 from rose.chat.tokenizer import Tokenizer
 from rose.engine.messages import AddRequest
+from rose.server.builtin_tools.config import McpAddress, ToolSettings
+from rose.server.builtin_tools.web_search import find_tools
 from tests.chat.tokenizers_for_tests import tiny_tokenizer
 from tests.clients.conftest import KEY, SCRIPTS, installed, run, run_script
 from tests.clients.environments import python_environment
 from tests.fakes import FakeEngine, Step, by_token
+from tests.server.builtin_tools.serving import mcp_server
 from tests.server.live import live_server
 
 pytestmark = pytest.mark.timeout(1500)
@@ -29,6 +33,30 @@ def test_openai_agents(demo: str, tmp_path: Path) -> None:
         assert answer["streamed"] == [answer["whole"]] * 2
         assert answer["items"] == answer["streamed_items"] == loop
         assert answer["typed"] == 512
+
+
+def test_openai_agents_with_tools_of_the_server(tmp_path: Path) -> None:
+    """The engine is scripted, for the bundled model calls no such tools; the tools are real."""
+    bin_folder = installed(python_environment, "openai-agents", "openai-agents==0.24.0")
+    tokenizer = Tokenizer(tiny_tokenizer())
+    turns = [
+        "<|channel|>analysis to=python code<|message|>print(4)<|call|>",
+        '<|channel|>analysis to=browser.search code<|message|>{"query": "Oban"}<|call|>',
+        "<|channel|>final<|message|>High at 4.<|return|>",
+    ]
+
+    def script(request: AddRequest) -> list[Step]:
+        prompt = tokenizer.decode(request.prompt_token_ids, keep_special=True)
+        num_results = prompt.rpartition("<|start|>user")[2].count(" to=assistant")
+        return by_token(tokenizer.encode_with_special(turns[num_results]))
+
+    with mcp_server() as url:
+        search = asyncio.run(find_tools(McpAddress(url), {}))
+        with live_server(FakeEngine(script), tokenizer, tools=ToolSettings("limits", search)) as server:
+            script_file = SCRIPTS / "openai_agents_tools.py"
+            answers = run_script(bin_folder / "python", script_file, server.url, cwd=tmp_path)
+    assert answers["items"] == answers["streamed_items"] == ["code_interpreter_call", "web_search_call", "message"]
+    assert answers["texts"] == ["High at 4."] * 3
 
 
 def test_langchain(demo: str, tmp_path: Path) -> None:
