@@ -53,7 +53,8 @@ _MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 4096, 16384, 1 << 
 _SYS_MOUNT_SETATTR = 442  # on every architecture; glibc has a wrapper only since 2.36
 _AT_FDCWD, _AT_RECURSIVE, _ATTR_RDONLY, _ATTR_NOSUID = -100, 0x8000, 1, 2
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
-_NOBODY = 65534
+# Ids that nobody has, by convention: each run takes one, so that its processes are counted for themselves.
+_FIRST_FREE_ID, _NUM_FREE_IDS = 61184, 4336
 _INSIDE_ID = 1000
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/localtime")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
@@ -95,13 +96,14 @@ def _start(config: SandboxConfig) -> int:
     is_root = os.geteuid() == 0
     if config["namespaces"]:
         is_root = _unshare(is_root)
+    user = _FIRST_FREE_ID + os.getpid() % _NUM_FREE_IDS if is_root and config["namespaces"] else None
     read_fd, write_fd = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            _become_the_code(config, is_root)
+            _become_the_code(config, user)
         except BaseException as error:  # a forked child must not go on in its parent's code
             os.write(write_fd, str(error).encode())
         os._exit(1)
@@ -124,15 +126,16 @@ def _unshare(is_root: bool) -> bool:
     return False
 
 
-def _become_the_code(config: SandboxConfig, is_root: bool) -> NoReturn:
+def _become_the_code(config: SandboxConfig, user: int | None) -> NoReturn:
+    """Shut this process in and turn it into the code. user: whom to become; the code must not be the system's root."""
     if config["namespaces"]:
-        _enter_new_root(config, owner=_NOBODY if is_root else None)
-        if is_root:  # the code must not be root, who heeds no limit of processes
+        _enter_new_root(config, owner=user)
+        if user is not None:
             os.setgroups([])
-            os.setresgid(_NOBODY, _NOBODY, _NOBODY)
-            os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+            os.setresgid(user, user, user)
+            os.setresuid(user, user, user)
             _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # another user's process has to ask again
-        _limit(resource.RLIMIT_NPROC, config["num_processes"])  # counted in the namespace, or for nobody
+        _limit(resource.RLIMIT_NPROC, config["num_processes"])  # counted for this run alone
     else:
         _limit(resource.RLIMIT_NPROC, _num_tasks_of_user() + config["num_processes"])
     _limit(resource.RLIMIT_CPU, config["cpu_s"])
@@ -188,8 +191,9 @@ def _show(path: Path, root: Path, *, read_only: bool = True) -> None:
     _mount(str(path), str(target), None, _MS_BIND | _MS_REC)
     if read_only:
         attributes = (ctypes.c_uint64 * 4)(_ATTR_RDONLY | _ATTR_NOSUID, 0, 0, 0)
-        arguments = (_AT_FDCWD, os.fsencode(target), _AT_RECURSIVE, ctypes.byref(attributes), ctypes.sizeof(attributes))
-        _check(_libc.syscall(_SYS_MOUNT_SETATTR, *arguments), f"cannot make {path} read-only")
+        where = (ctypes.c_long(_AT_FDCWD), os.fsencode(target), ctypes.c_long(_AT_RECURSIVE))
+        how = (ctypes.byref(attributes), ctypes.c_size_t(ctypes.sizeof(attributes)))
+        _check(_libc.syscall(ctypes.c_long(_SYS_MOUNT_SETATTR), *where, *how), f"cannot make {path} read-only")
 
 
 def _wait(child: int, wall_s: float) -> SandboxStatus:
@@ -245,7 +249,8 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int, data: 
 
 
 def _prctl(option: int, value: int) -> None:
-    _check(_libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0), f"prctl {option}")
+    arguments = [ctypes.c_ulong(each) for each in (value, 0, 0, 0)]
+    _check(_libc.prctl(option, *arguments), f"prctl {option}")
 
 
 def _check(result: Any, what: str) -> None:

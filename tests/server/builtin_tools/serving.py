@@ -4,9 +4,12 @@ import contextlib
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 
 @contextlib.contextmanager
@@ -31,13 +34,30 @@ def mcp_server() -> Iterator[str]:
         process.wait(10)
 
 
-def processes_of_sandboxes() -> list[str]:
-    """Processes whose working directory is a sandbox's, by their command lines."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if "rose-sandbox-" in str((process / "cwd").readlink()):
-                found.append((process / "cmdline").read_text())
-        except OSError:
-            continue
-    return found
+class Sandboxes:
+    """What there is of the sandboxes of one test, which are made in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def processes(self) -> list[str]:
+        """Command lines of the processes that are in a sandbox's folder."""
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                if str(self._folder) in str((process / "cwd").readlink()):
+                    found.append((process / "cmdline").read_text())
+            except OSError:
+                continue
+        return found
+
+    def are_gone(self) -> bool:
+        """Whether neither a process nor a file is left."""
+        return not self.processes() and not list(self._folder.glob("rose-sandbox-*"))
+
+
+@pytest.fixture
+def sandboxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sandboxes:
+    """Have sandboxes made in the test's own folder: other tests run on this machine, too."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return Sandboxes(tmp_path)

@@ -16,9 +16,10 @@ from rose.errors import ConfigError
 from rose.server.builtin_tools import sandbox as sandbox_module
 from rose.server.builtin_tools import sandbox_launcher
 from rose.server.builtin_tools.sandbox import Isolation, RunResult, Sandbox, SandboxFailed, SandboxLimits
-from tests.server.builtin_tools.serving import processes_of_sandboxes
+from tests.server.builtin_tools.serving import Sandboxes, sandboxes
 
 pytestmark = pytest.mark.anyio
+__all__ = ["sandboxes"]
 
 
 def has_namespaces() -> bool:
@@ -97,7 +98,7 @@ async def test_nothing_is_kept_from_one_run_to_the_next(isolation: Isolation) ->
         ("while True: print('x' * 1000)", "more than 100000 bytes"),
     ],
 )
-async def test_what_takes_too_much_is_ended(isolation: Isolation, code: str, fault: str) -> None:
+async def test_what_takes_too_much_is_ended(isolation: Isolation, code: str, fault: str, sandboxes: Sandboxes) -> None:
     sandbox = Sandbox(isolation, SandboxLimits(wall_s=1, output_bytes=100_000))
     started = time.monotonic()
     result = await sandbox.run(code)
@@ -105,7 +106,7 @@ async def test_what_takes_too_much_is_ended(isolation: Isolation, code: str, fau
     assert fault in result.fault
     assert time.monotonic() - started < 15
     assert "begun" not in code or result.output == "begun\n", "what it printed before is told"
-    assert processes_of_sandboxes() == []
+    assert sandboxes.are_gone()
 
 
 @KINDS
@@ -154,15 +155,15 @@ async def test_the_code_is_shut_in(isolation: Isolation, code: str, told: str) -
 
 
 @KINDS
-async def test_a_cancelled_run_leaves_nothing(isolation: Isolation) -> None:
+async def test_a_cancelled_run_leaves_nothing(isolation: Isolation, sandboxes: Sandboxes) -> None:
     task = asyncio.create_task(Sandbox(isolation).run("import time\ntime.sleep(60)"))
-    await asyncio.sleep(0.5)
+    async with asyncio.timeout(20):
+        while len(sandboxes.processes()) < (1 if isolation == "namespaces" else 2):
+            await asyncio.sleep(0.02)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    async with asyncio.timeout(10):
-        while processes_of_sandboxes() or list(Path(tempfile.gettempdir()).glob("rose-sandbox-*")):
-            await asyncio.sleep(0.05)
+    assert sandboxes.are_gone()
 
 
 async def test_only_a_few_run_at_a_time() -> None:

@@ -1,7 +1,6 @@
 """Built-in tools over HTTP: the model's calls are scripted, the tools and the servers behind them are real."""
 
 import asyncio
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,12 +14,13 @@ from rose.engine.messages import AddRequest
 from rose.server.builtin_tools.config import McpAddress, ToolSettings, WebSearchSettings
 from rose.server.builtin_tools.web_search import find_tools
 from tests.fakes import FakeEngine, Script, by_token
-from tests.server.builtin_tools.serving import mcp_server, processes_of_sandboxes
+from tests.server.builtin_tools.serving import Sandboxes, mcp_server, sandboxes
 from tests.server.conftest import Serve
 from tests.server.live import LiveServer, live_server
 from tests.server.responses.conftest import CALL, FINAL, THINK, TIDE, ask, ask_stream, ask_whole, names
 
 pytestmark = pytest.mark.anyio
+__all__ = ["sandboxes"]
 
 CODE = ToolSettings(code_interpreter="limits")  # which needs nothing of the kernel; test_sandbox has the other kind
 PYTHON = {"type": "code_interpreter", "container": {"type": "auto"}}
@@ -403,22 +403,18 @@ def test_the_official_client_reads_it_all(live: LiveServer) -> None:
     assert whole.output[1] == streamed.output[1]
 
 
-def test_a_reader_who_goes_away_ends_the_code(live: LiveServer) -> None:
+def test_a_reader_who_goes_away_ends_the_code(live: LiveServer, sandboxes: Sandboxes) -> None:
     with OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0) as client:
         options = {"model": "rose-test", "input": "slowly", "tools": [PYTHON]}
         with client.responses.create(stream=True, **options) as stream:
             for event in stream:
                 if event.type == "response.code_interpreter_call.interpreting":
                     break
-            until(lambda: len(processes_of_sandboxes()) > 1)
-        until(nothing_is_left)
+            until(lambda: len(sandboxes.processes()) > 1)
+        until(sandboxes.are_gone)
         with pytest.raises(APITimeoutError):
             client.with_options(timeout=2).responses.create(**options)
-        until(nothing_is_left)
-
-
-def nothing_is_left() -> bool:
-    return not processes_of_sandboxes() and not list(Path(tempfile.gettempdir()).glob("rose-sandbox-*"))
+        until(sandboxes.are_gone)
 
 
 def until(condition: Callable[[], bool]) -> None:
