@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from rose.dist.parallel import ParallelConfig
+from rose.dist.placement import ALONE, Placement
 from rose.errors import CheckpointError, ConfigError
 from rose.kernels.hopper import is_hopper
-from rose.layers.parameter import Parameter, finish_loading, materialize
+from rose.layers.parameter import Parameter, check_split, finish_loading, materialize
 from rose.log import get_logger
 from rose.models.base import CausalLM
 from rose.models.plan import ModelPlan
@@ -19,6 +19,7 @@ from rose.models.registry import plan_model
 from rose.models.weight_map import WeightFormats, WeightRule
 from rose.numerics.format import FormatName
 from rose.weights.checkpoint import Checkpoint
+from rose.weights.held import Held
 from rose.weights.jobs import JOB_BYTES, Job, cut_into_jobs, describe_sources
 from rose.weights.ledger import find_problems, summarize_problems
 from rose.weights.resolve import resolve_checkpoint
@@ -41,24 +42,27 @@ def load_model(
     *,
     device: torch.device | str,
     dtype: torch.dtype,
-    parallel: ParallelConfig | None = None,
+    placement: Placement = ALONE,
     experts: FormatChoice = "auto",
     dense: FormatChoice = "auto",
     progress: Progress | None = None,
 ) -> CausalLM:
     """Load a checkpoint.
 
-    name: see `resolve_checkpoint`. dtype: of activations, KV cache and weights that are plain floats. experts, dense:
+    name: see `resolve_checkpoint`. dtype: of activations, KV cache and weights that are plain floats. placement: of a
+    rank, whose part of each parameter alone is loaded, see `ShardSpec`; layers compute with whole ones so far. Of the
+    files only the rows that this part needs are read, but whole rows where it is some columns of them, as of
+    attention's output projection, and whole blocks of 128 rows where these have a common scale. experts, dense:
     the formats to hold weights in, see `WeightFormats`; what is stored otherwise is converted on the way. `auto` is as
     stored, but MXFP4 experts become FP8 on a Hopper GPU, and elsewhere are expanded if they take no more than 2 GiB as
     floats. progress: called with (bytes done, bytes in all), from (0, all) on.
 
-    Needs the model's memory and a few hundred MiB, no second copy. Raises CheckpointError, UnsupportedModel and, for
-    an impossible `parallel` or format, ConfigError.
+    Needs the memory of what is loaded and a few hundred MiB, no second copy. Raises CheckpointError, UnsupportedModel
+    and, for an impossible format or a size that the placement's groups do not divide, ConfigError.
     """
     checkpoint = Checkpoint(resolve_checkpoint(name))
     return load_from(
-        checkpoint, device=device, dtype=dtype, parallel=parallel, experts=experts, dense=dense, progress=progress
+        checkpoint, device=device, dtype=dtype, placement=placement, experts=experts, dense=dense, progress=progress
     )
 
 
@@ -67,7 +71,7 @@ def load_dummy(
     *,
     device: torch.device | str,
     dtype: torch.dtype,
-    parallel: ParallelConfig | None = None,
+    placement: Placement = ALONE,
     experts: FormatChoice = "auto",
     dense: FormatChoice = "auto",
     progress: Progress | None = None,
@@ -75,7 +79,7 @@ def load_dummy(
     """`load_model` with made-up weights, drawn on `device`; see `synthetic_source` for `name`."""
     source = synthetic_source(str(name))
     return load_from(
-        source, device=device, dtype=dtype, parallel=parallel, experts=experts, dense=dense, progress=progress
+        source, device=device, dtype=dtype, placement=placement, experts=experts, dense=dense, progress=progress
     )
 
 
@@ -84,13 +88,12 @@ def load_from(
     *,
     device: torch.device | str,
     dtype: torch.dtype,
-    parallel: ParallelConfig | None = None,
+    placement: Placement = ALONE,
     experts: FormatChoice = "auto",
     dense: FormatChoice = "auto",
     progress: Progress | None = None,
 ) -> CausalLM:
     """`load_model` from any source of weights."""
-    del parallel  # Sizes other than 1 cannot be constructed yet.
     started = time.perf_counter()
     device = torch.device(device)
     plan = plan_model(source.config, source.tensors.keys(), str(source.config_path))
@@ -101,13 +104,17 @@ def load_from(
     problems = find_problems(source.tensors, rules, model, source.name)
     if problems:
         raise CheckpointError(summarize_problems(problems))
-    materialize(model, device)
+    check_split(model, placement)
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    materialize(model, device, placement)
     times = LoadTimes()
-    _fill(model, rules, source, device, times, progress)
+    work = _plan_work(model, rules, source, shapes, placement)
+    _fill(work, source, device, times, progress)
     finish_loading(model, device)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    _log_load(source, plan, formats, device, times, time.perf_counter() - started)
+    num_bytes = sum(job.num_bytes for job, _ in work)
+    _log_load(source, plan, formats, placement, device, num_bytes, times, time.perf_counter() - started)
     return model
 
 
@@ -133,67 +140,74 @@ def check_choices(experts: str, dense: str) -> None:
             raise ConfigError(f"{option} must be one of {', '.join(FORMAT_CHOICES)}, not {value!r}")
 
 
-def _fill(
+def _plan_work(
     model: nn.Module,
     rules: list[WeightRule],
+    source: WeightSource,
+    shapes: dict[str, tuple[int, ...]],
+    placement: Placement,
+) -> list[tuple[Job, list[Held]]]:
+    """What to read and where it goes. shapes: of whole parameters."""
+    parameters = dict(model.named_parameters())
+    work: list[tuple[Job, list[Held]]] = []
+    for rule in rules:
+        targets: list[Held] = []
+        for name in rule.targets:
+            parameter = parameters[name]
+            assert isinstance(parameter, Parameter)
+            targets.append(Held.of(parameter.data, parameter.shard, shapes[name], rule.section, placement))
+        jobs = cut_into_jobs(
+            rule,
+            source.tensors,
+            [target.shape for target in targets],
+            wanted=[target.rows for target in targets],
+            job_bytes=JOB_BYTES,
+        )
+        work += ((job, targets) for job in jobs)
+    return work
+
+
+def _fill(
+    work: list[tuple[Job, list[Held]]],
     source: WeightSource,
     device: torch.device,
     times: LoadTimes,
     progress: Progress | None,
 ) -> None:
-    parameters = dict(model.named_parameters())
-    work: list[tuple[Job, list[Tensor]]] = []
-    for rule in rules:
-        targets = _target_views(rule, parameters)
-        jobs = cut_into_jobs(rule, source.tensors, [view.shape for view in targets], job_bytes=JOB_BYTES)
-        work += (
-            (job, [_rows(view, rows) for view, rows in zip(targets, job.target_rows, strict=True)]) for job in jobs
-        )
-    done, total = 0, source.num_bytes
+    done, total = 0, sum(job.num_bytes for job, _ in work)
     if progress is not None:
         progress(done, total)
     batches = source.stream([job.slices for job, _ in work], device, times)
     for (job, targets), tensors in zip(work, batches, strict=True):
         start = time.perf_counter()
+        outputs = [target.output(rows) for target, rows in zip(targets, job.target_rows, strict=True)]
         try:
-            job.rule.transform.fill(targets, tensors)
+            job.rule.transform.fill(outputs, tensors)
         except ValueError as error:
             raise CheckpointError(f"cannot load {describe_sources(job, source.tensors)}: {error}") from error
+        for target, rows, output in zip(targets, job.target_rows, outputs, strict=True):
+            target.keep(rows, output)
         times.transform_s += time.perf_counter() - start
         done += job.num_bytes
         if progress is not None:
             progress(done, total)
 
 
-def _target_views(rule: WeightRule, parameters: dict[str, nn.Parameter]) -> list[Tensor]:
-    views: list[Tensor] = []
-    for name in rule.targets:
-        parameter = parameters[name]
-        assert isinstance(parameter, Parameter)
-        view = parameter.data
-        if rule.section is not None:
-            view = view.narrow(0, *parameter.shard.section_range(rule.section))
-        views.append(view)
-    return views
-
-
-def _rows(view: Tensor, rows: tuple[int, int]) -> Tensor:
-    return view[rows[0] : rows[1]] if view.dim() else view
-
-
 def _log_load(
     source: WeightSource,
     plan: ModelPlan,
     formats: WeightFormats,
+    placement: Placement,
     device: torch.device,
+    num_bytes: int,
     times: LoadTimes,
     total_s: float,
 ) -> None:
-    num_bytes = source.num_bytes
     logger.info(
-        "loaded %s: %.3g parameters on %s, experts %s, dense %s; %.2f GB in %.2f s (%.2f GB/s): waited %.2f s for "
+        "loaded %s: %s%.3g parameters on %s, experts %s, dense %s; %.2f GB in %.2f s (%.2f GB/s): waited %.2f s for "
         "reads, %.2f s for copies, %.2f s for transforms",
         source.name,
+        "" if placement == ALONE else f"the part of {placement} of ",
         plan.num_parameters,
         device,
         formats.experts,

@@ -7,7 +7,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rose.dist.parallel import ParallelConfig
 from rose.errors import CheckpointError, UnsupportedModel
 from rose.layers.parameter import materialize
 from rose.models.weight_map import Copy, SourceTensor, WeightRule
@@ -54,8 +53,8 @@ def assert_refused(folder, *fragments):
 def test_every_parameter_is_filled(layout, experts, dense, tmp_path, monkeypatch):
     """Memory is full of NaN, in whatever format, before anything is loaded."""
 
-    def poison(module, device):
-        materialize(module, device)
+    def poison(module, device, placement):
+        materialize(module, device, placement)
         for parameter in module.parameters():
             if parameter.itemsize == 1:
                 parameter.data.view(torch.uint8).fill_(0x7F if parameter.is_floating_point() else 255)
@@ -224,10 +223,6 @@ def test_small_experts_are_expanded_and_large_ones_stay_packed(folder, monkeypat
     monkeypatch.setattr(loader, "_EXPAND_LIMIT_BYTES", 1000)
     assert load(folder).blocks[0].mlp.down.blocks.dtype == torch.uint8
     assert load(folder, experts="bf16").blocks[0].mlp.down.weight.dtype == torch.float32
-
-
-def test_parallel_config_of_one_is_accepted(folder):
-    load(folder, parallel=ParallelConfig())
 
 
 def test_ledger_sees_bad_rules(folder):

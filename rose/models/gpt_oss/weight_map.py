@@ -68,9 +68,15 @@ def _floats(target: str, source: str, *shape: int, section: int | None = None) -
 
 
 def _recoded(
-    target: str, sources: tuple[SourceTensor, ...], transform: Recode, shape: tuple[int, ...], *, may_cut: bool = True
+    target: str,
+    sources: tuple[SourceTensor, ...],
+    transform: Recode,
+    shape: tuple[int, ...],
+    *,
+    section: int | None = None,
+    may_cut: bool = True,
 ) -> WeightRule:
-    """A weight of logical `shape` in `transform.target`'s format."""
+    """A weight, or a section of one, of logical `shape` in `transform.target`'s format."""
     targets = transform.target.parts(shape)
     if not may_cut:
         cut_rows = None
@@ -84,7 +90,8 @@ def _recoded(
             *(rows * factor // source_rows[0] for rows in source_rows),
             *(rows * factor // target_rows[0] for rows in target_rows),
         )
-    return WeightRule(tuple(f"{target}.{part.suffix}" for part in targets), sources, transform, cut_rows=cut_rows)
+    names = tuple(f"{target}.{part.suffix}" for part in targets)
+    return WeightRule(names, sources, transform, section, cut_rows)
 
 
 def _stored_parts(names: tuple[str, ...], form: WeightFormat, shape: tuple[int, ...]) -> tuple[SourceTensor, ...]:
@@ -93,12 +100,12 @@ def _stored_parts(names: tuple[str, ...], form: WeightFormat, shape: tuple[int, 
     return tuple(SourceTensor(name, part.shape, _STORED_DTYPES[part.dtype]) for name, part in parts)
 
 
-def _dense(target: str, source: str, form: FormatName, *shape: int) -> WeightRule:
-    """A matrix that is one tensor of floats in the checkpoint."""
+def _dense(target: str, source: str, form: FormatName, *shape: int, section: int | None = None) -> WeightRule:
+    """A matrix, or a section of one, that is one tensor of floats in the checkpoint."""
     if form == "bf16":
-        return _floats(f"{target}.weight", source, *shape)
+        return _floats(f"{target}.weight", source, *shape, section=section)
     tensors = (SourceTensor(source, shape, _FLOATS),)
-    return _recoded(target, tensors, Recode(get_format("bf16"), get_format(form)), shape)
+    return _recoded(target, tensors, Recode(get_format("bf16"), get_format(form)), shape, section=section)
 
 
 def _experts(
@@ -165,17 +172,18 @@ def _hugging_face_qkv(config: GptOssConfig, target: str, source: str, wanted: Fo
     hidden = config.hidden_size
     kv_rows = config.num_kv_heads * config.head_dim
     rows = {"q": config.num_q_heads * config.head_dim, "k": kv_rows, "v": kv_rows}
+    form = get_format(wanted)
+    aligned = all(num_rows % form.block_shape[0] == 0 for num_rows in rows.values())
     for section, (letter, num_rows) in enumerate(rows.items()):
         yield _floats(f"{target}.bias", f"{source}.{letter}_proj.bias", num_rows, section=section)
-        if wanted == "bf16":
-            yield _floats(f"{target}.weight", f"{source}.{letter}_proj.weight", num_rows, hidden, section=section)
-    if wanted != "bf16":
-        # A block of rows with one scale may lie across query and key, so they are taken together.
+        if aligned:
+            yield _dense(target, f"{source}.{letter}_proj.weight", wanted, num_rows, hidden, section=section)
+    if not aligned:
+        # A block of rows with one scale lies across query and key, so they are taken together.
         tensors = tuple(
             SourceTensor(f"{source}.{letter}_proj.weight", (n, hidden), _FLOATS) for letter, n in rows.items()
         )
-        transform = Recode(get_format("bf16"), get_format(wanted))
-        yield _recoded(target, tensors, transform, (sum(rows.values()), hidden), may_cut=False)
+        yield _recoded(target, tensors, Recode(get_format("bf16"), form), (sum(rows.values()), hidden), may_cut=False)
 
 
 def _own_rules(config: GptOssConfig, stored: WeightFormats, wanted: WeightFormats) -> Iterator[WeightRule]:
