@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rose.chat.events import (
@@ -32,7 +32,11 @@ TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
 def calls(draw: st.DrawFn) -> list[ChatEvent]:
     name = draw(st.sampled_from((*BUILTINS, "tide")))
     pieces = draw(st.lists(TEXTS | st.just('{"query": "x"}'), max_size=3))
-    return [ToolCallStart(0, name), *(ToolCallDelta(0, piece) for piece in pieces), ToolCallEnd(0, draw(st.booleans()))]
+    return [
+        ToolCallStart(0, name),
+        *(ToolCallDelta(0, piece) for piece in pieces),
+        ToolCallEnd(0, draw(st.just(True) | st.booleans())),
+    ]
 
 
 SEGMENTS = st.one_of(
@@ -48,6 +52,7 @@ def speller(tokenizer: Tokenizer) -> LogprobSpeller:
     return LogprobSpeller(tokenizer)
 
 
+@settings(max_examples=300, deadline=None)
 @given(
     generations=st.lists(GENERATIONS, min_size=1, max_size=4),
     as_summary=st.booleans(),
@@ -77,6 +82,7 @@ def test_items_and_events_add_up(
         told["reasoning"] += "".join(e.text for e in chat_events if isinstance(e, ReasoningDelta))
         told["content"] += "".join(e.text for e in chat_events if isinstance(e, ContentDelta))
         events += writer.events(CompletionDelta(0, [*chat_events, Finished(reason)], ()))
+        assert reason != "length" or writer.pending_call is None, "there is no token left to go on with"
         if writer.pending_call is None:
             break
         events += writer.running()
@@ -104,6 +110,10 @@ def test_items_and_events_add_up(
     assert "".join(part["text"] for item, part in parts if item["type"] == "message") == told["content"]
     kept = msgspec.to_builtins(writer.kept_items)
     assert [(item["id"], item["status"]) for item in kept] == [(item["id"], item["status"]) for item in output]
+    for item in kept:
+        if item["type"] in ("code_interpreter_call", "web_search_call"):
+            has_result = bool(item["outputs"] if item["type"] == "code_interpreter_call" else item["results"])
+            assert has_result is (item["status"] != "incomplete"), "only what was run is done"
     for item in output:
         if item["type"] == "code_interpreter_call" and item["status"] in ("completed", "failed"):
             has_outputs = "code_interpreter_call.outputs" in include
