@@ -295,3 +295,18 @@ def test_moe_fp8_when_all_tokens_choose_the_same_experts(num_tokens: int, publis
 @pytest.mark.parametrize("num_tokens", [5, 700])
 def test_moe_fp8_where_tiles_stick_out(num_tokens: int, sizes: tuple[int, int]) -> None:
     check_moe_fp8(normal(num_tokens, sizes[0], scale=4.0), normal(num_tokens, 8), experts(8, *sizes))
+
+
+@pytest.mark.parametrize("num_tokens", [60, 300])
+def test_moe_fp8_of_tokens_that_are_nan_leaves_the_others_alone(num_tokens: int, published: Experts) -> None:
+    gate_up, gate_up_bias, down, down_bias = published
+    x, logits = normal(num_tokens, 2880), normal(num_tokens, published[1].shape[0])
+    x[1::3], logits[1::3] = math.nan, math.nan
+    constants = {"experts_per_token": 4, "swiglu_alpha": 1.702}
+    out = moe_combine(moe_fp8(round_to_fp8(x), logits, gate_up, gate_up_bias, down, down_bias, **constants))
+    assert out[1::3].isnan().all()
+    good = torch.arange(num_tokens, device="cuda") % 3 != 1
+    expected = moe_fp8_reference(
+        round_to_fp8(x[good]), logits[good], gate_up, gate_up_bias, down, down_bias, **constants, swiglu_limit=7.0
+    )
+    assert_near(out[good], moe_combine(expected), E4M3_FLIPS)

@@ -1,5 +1,7 @@
 """Where the fused FP8 experts put their rows, under Triton's interpreter. The GPU tests have their products."""
 
+import math
+
 import pytest
 import torch
 
@@ -55,6 +57,28 @@ def test_equal_logits_go_to_the_lower_expert() -> None:
     placement = place_triton(torch.zeros(3, 8), experts_per_token=2)
     assert placement.token_tiles[:2].tolist() == [[0, 0, 1, 0], [1, 1, 1, 16]]
     assert sorted(placement.rows.flatten().tolist()) == [0, 1, 2, 16, 17, 18]
+
+
+@pytest.mark.parametrize("num_tokens", [60, 90])  # with one program, and with several
+@pytest.mark.parametrize("absurd", [math.nan, -math.inf])
+def test_tokens_without_a_best_expert_take_nobodys_rows(num_tokens: int, absurd: float) -> None:
+    """Each still goes to four different experts, so that none of these has more rows than there is room for."""
+    from rose.kernels.moe_fp8.place_triton import MAX_TOKENS, UNIT, place_triton
+
+    logits = torch.randn(num_tokens, 8, generator=torch.Generator().manual_seed(0))
+    logits[8:] = absurd
+    placement = place_triton(logits, experts_per_token=4)
+    rows = placement.rows.flatten().tolist()
+    assert len(set(rows)) == num_tokens * 4
+    tiles = placement.token_tiles[: int(placement.num_token_tiles)].tolist()
+    for expert, _, num_units, first_row in tiles:
+        assert num_units * UNIT <= MAX_TOKENS, "an expert has one tile"
+        owners = [int(placement.token_of_row[row]) for row in rows if first_row <= row < first_row + num_units * UNIT]
+        assert len(set(owners)) == len(owners), f"expert {expert} was chosen twice by one token"
+    good = moe_routing(logits[:8], experts_per_token=4)
+    torch.testing.assert_close(placement.weights[:8], good.expert_weights)
+    if math.isnan(absurd):
+        assert placement.weights[8:].isnan().all()
 
 
 def test_the_reference_computes_what_the_contract_says() -> None:

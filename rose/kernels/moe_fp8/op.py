@@ -16,7 +16,8 @@ x: values [num_tokens, hidden_size] float8_e4m3fn, contiguous, and scales [num_t
 2 * intermediate_size] float32; down: [num_experts, hidden_size, intermediate_size] and [num_experts, hidden_size];
 biases of the scales' shapes, bfloat16. Sizes are multiples of 16, num_experts is a power of two, x has fewer than
 2**32 numbers. Returns `WeightedRows`, rows in bfloat16. Nothing is written in place. Sums are in float32 (the FP8
-matrix units of Hopper keep about 14 bits of each product's sum; biases and scales come after).
+matrix units of Hopper keep about 14 bits of each product's sum; biases and scales come after). A token whose
+logits hold NaN gets NaN, and the others what they would get without it.
 Hardware: Hopper; no host synchronisation. Source: `MLPBlock` in openai/gpt-oss, gpt_oss/torch/model.py; the bound of
 r' follows from its clamp.
 """

@@ -43,7 +43,10 @@ def _choose(
 ):  # fmt: skip
     """The experts of some tokens, [TOKENS, PADDED_TOP], their weights, and how often each expert was chosen."""
     at = token[:, None] * NUM_EXPERTS + expert[None, :]
-    left = tl.load(logits_ptr + at, mask=exists[:, None], other=0.0).to(tl.float32)
+    logits = tl.load(logits_ptr + at, mask=exists[:, None], other=0.0).to(tl.float32)
+    # Where there is NaN, lanes disagree about the greatest, and with fewer than TOP logits above -inf, a chosen expert
+    # could be chosen again: counts and rows would contradict each other, and tokens get each other's rows.
+    left = tl.where(logits > -3.4e38, logits, -3.4e38)
     slot = tl.arange(0, PADDED_TOP)[None, :]
     chosen = tl.full([TOKENS, PADDED_TOP], float("-inf"), tl.float32)
     ids = tl.zeros([TOKENS, PADDED_TOP], tl.int32)
@@ -56,7 +59,9 @@ def _choose(
         count += tl.sum((hit & exists[:, None]).to(tl.int32), 0)
         left = tl.where(hit, float("-inf"), left)
     weight = tl.exp(chosen - tl.max(chosen, 1)[:, None])
-    return ids, weight / tl.sum(weight, 1)[:, None], count
+    weight = weight / tl.sum(weight, 1)[:, None]
+    has_nan = tl.max((logits != logits).to(tl.int32), 1) > 0
+    return ids, tl.where(has_nan[:, None], float("nan"), weight), count
 
 
 @triton.jit
