@@ -6,6 +6,8 @@ MODEL  ?= rose-demo
 # Not from the environment, where some shells and compilers keep a HOST of their own.
 HOST   := 127.0.0.1
 PORT   ?= 8000
+FORMAT ?= harmony
+RUNS   ?= 1000000
 # Of this folder: an environment holds absolute paths, and one that was moved or copied runs another folder's code.
 STAMP  := $(VENV)/.installed-$(shell pwd | cksum | cut -d' ' -f1)
 
@@ -48,6 +50,13 @@ test-clients: install ## real clients of the API, each installed under .venv-cli
 test-api: install ## fuzz the API by its document with schemathesis, installed under .venv-clients; ROSE_API_CASES=100
 	ROSE_TEST_API=1 $(BIN)/python -m pytest -rs tests/contract
 
+# atheris, which is libFuzzer for Python, stands beside the environment: it is no part of the lock.
+fuzz: install    ## RUNS streams of nonsense for the parser of FORMAT (harmony, chatml, ...), led by coverage
+	test -d .venv-fuzz || $(BIN)/python -m pip install --quiet --target .venv-fuzz atheris==3.0.0
+	mkdir -p ".venv-fuzz/corpus/$(FORMAT)"
+	PYTHONPATH=.venv-fuzz $(BIN)/python -m tests.fuzz "$(FORMAT)" -runs=$(RUNS) -max_len=64 -len_control=20 \
+		-print_final_stats=1 ".venv-fuzz/corpus/$(FORMAT)"
+
 # On a GPU machine the plain python3 is used: it holds the CUDA build of torch.
 test-gpu:        ## the tests that need an NVIDIA GPU, with the plain python3
 	$(PYTHON) -m pytest -m gpu -p no:cacheprovider tests/gpu
@@ -77,4 +86,4 @@ lock:            ## write requirements.lock anew
 	rm -rf .venv-lock
 
 clean:           ## remove the environment and caches
-	rm -rf $(VENV) .venv-lock .venv-clients .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* build *.egg-info
+	rm -rf $(VENV) .venv-lock .venv-clients .venv-fuzz .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* build *.egg-info

@@ -41,6 +41,7 @@ WORDS = [
     ),
     *('{"name": "tide", "arguments": {', '{"arguments": {}, "name": "x"}', '{"name": "tide", "parameters": "{}"}'),
     *('"\\ud800"', '{"name": "\\ud800", ', '"arguments": {}}', "\\n", "<|im_end|>", "<tool_call", "</think"),
+    *('<tool_call>{"name": "tide", "arguments": {"p": "\\"', '\\"', '\\\\"}}', '<tool_call>{"name": "\n"'),
 ]
 WHOLE = [
     "<|im_start|>assistant\n",
@@ -63,19 +64,20 @@ def has_text(tokenizer: Tokenizer, tokens: Sequence[int], reason: str) -> bool:
     del reason
     start, *ends = map(tokenizer.special_id, CHATML_SPECIALS)
     tags = set(map(tokenizer.special_id, CHATML_TAGS))
-    in_role, runs = False, [[]]
+    in_role, runs = False, [b""]
     for token in tokens:
+        data = tokenizer.token_bytes(token)
         if token in ends:
             break
         if token == start or (in_role and token in tags):
-            runs.append([])
+            runs.append(b"")
             in_role = token == start
-        elif in_role and b"\n" in tokenizer.token_bytes(token):
+        elif in_role and b"\n" in data:
             in_role = False
-            runs[-1] = tokenizer.encode(tokenizer.token_bytes(token).partition(b"\n")[2].decode(errors="replace"))
+            runs[-1] = data.partition(b"\n")[2]
         elif not in_role and token not in tags:
-            runs[-1].append(token)
-    return any(_without_tags(tokenizer.decode(run)).strip() for run in runs)
+            runs[-1] += data
+    return any(_without_tags(run.decode(errors="replace")).strip() for run in runs)
 
 
 def _without_tags(text: str) -> str:
