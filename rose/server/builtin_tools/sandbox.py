@@ -186,7 +186,7 @@ class Sandbox:
         if is_cut:
             return f"it printed more than {limits.output_bytes} bytes and was ended"
         if status.timed_out:
-            return f"it was not done after {limits.wall_s:g} seconds and was ended"
+            return f"it was not done after {limits.wall_s:g} s and was ended"
         if status.signal is not None:
             why = f", as for more than {limits.cpu_s} s of CPU time" if status.signal == signal.SIGKILL else ""
             return f"it was ended by the signal {_signal_name(status.signal)}{why}"
