@@ -187,7 +187,7 @@ def test_the_cost_of_nonsense_is_linear(tried: Subject) -> None:
     pieces = ["<", "<think", "\n<tool_call>", "\n", '"', "\\", "{", "<|im_start|>", "<tool_call>x</tool_call>"]
     pieces += ["</think>", "<think>a</think>", "<|im_start|>assistant\n", '\n<tool_call>{"name": "', "word "]
     for piece in pieces:
-        tokens = tried.tokenizer.encode_with_special(piece) * 20_000
+        tokens = tried.tokenizer.encode_with_special(piece) * 3_000
         begin = time.process_time()
         merged(tried.chat.parser(), tokens)
         assert (time.process_time() - begin) / len(tokens) < 100e-6, piece
