@@ -60,7 +60,7 @@ def twice(run: Callable[[], Tensor]) -> Tensor:
 
 
 class Batch:
-    """A ragged batch over scattered blocks. Blocks that nobody owns are NaN."""
+    """A ragged batch over scattered blocks. Blocks that nobody owns are NaN, and keys past the end of their request."""
 
     def __init__(self, requests: tuple[tuple[int, int], ...], *, block_size: int, heads: tuple[int, int] = (64, 8)):
         self.query_lens, self.kv_lens = zip(*requests, strict=True)
@@ -78,6 +78,8 @@ class Batch:
             self.table[request, :count] = blocks.int()
             owned[blocks] = True
             start += count
+            past_end = self.kv_lens[request] - (count - 1) * block_size
+            self.key[int(blocks[-1]), past_end:] = math.nan
         for cache in (self.key, self.value):
             cache[~owned.cuda()] = math.nan
         self.table = self.table.cuda()
@@ -299,14 +301,12 @@ def test_moe_fp8_where_tiles_stick_out(num_tokens: int, sizes: tuple[int, int]) 
 
 @pytest.mark.parametrize("num_tokens", [60, 300])
 def test_moe_fp8_of_tokens_that_are_nan_leaves_the_others_alone(num_tokens: int, published: Experts) -> None:
-    gate_up, gate_up_bias, down, down_bias = published
     x, logits = normal(num_tokens, 2880), normal(num_tokens, published[1].shape[0])
     x[1::3], logits[1::3] = math.nan, math.nan
-    constants = {"experts_per_token": 4, "swiglu_alpha": 1.702}
-    out = moe_combine(moe_fp8(round_to_fp8(x), logits, gate_up, gate_up_bias, down, down_bias, **constants))
+    out = moe_combine(moe_fp8(round_to_fp8(x), logits, *published, experts_per_token=4, swiglu_alpha=1.702))
     assert out[1::3].isnan().all()
     good = torch.arange(num_tokens, device="cuda") % 3 != 1
     expected = moe_fp8_reference(
-        round_to_fp8(x[good]), logits[good], gate_up, gate_up_bias, down, down_bias, **constants, swiglu_limit=7.0
+        round_to_fp8(x[good]), logits[good], *published, experts_per_token=4, swiglu_alpha=1.702, swiglu_limit=7.0
     )
     assert_near(out[good], moe_combine(expected), E4M3_FLIPS)

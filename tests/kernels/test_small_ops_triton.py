@@ -38,6 +38,26 @@ def test_rope_turns_by_halves_and_writes_its_slots_alone(
     assert torch.equal(results[1][0][:, heads[0] :], packed[:, heads[0] :])
 
 
+@pytest.mark.parametrize("backend", ["reference", "triton"])
+@pytest.mark.parametrize("absurd", [torch.nan, torch.inf, -torch.inf])
+def test_values_in_the_cache_are_finite_and_who_sees_a_token_without_gets_nan(backend: str, absurd: float) -> None:
+    from rose.kernels.rope_kv_write.rope_kv_write_triton import rope_kv_write_triton
+
+    write = rope_kv_write_reference if backend == "reference" else rope_kv_write_triton
+    heads = torch.ones(2, 4, 16).half()
+    value = heads[:, :2].clone()
+    value[0, 1, 3] = value[1, 0, 13] = absurd  # in either half
+    caches = [torch.zeros(3, 1, 2, 16).half() for _ in range(2)]
+    slots, table = torch.tensor([2, 0]), torch.ones(1, 16)
+    write(heads.clone(), heads[:, :2], value, torch.zeros(2).long(), table, *caches, slots, 1.0)
+    bad = [(2, 0, 1), (0, 0, 0)]
+    for slot in (0, 2):
+        for head in range(2):
+            key, stored = caches[0][slot, 0, head], caches[1][slot, 0, head]
+            assert key.isnan().all() if (slot, 0, head) in bad else key.isfinite().all()
+            assert stored.eq(0.0 if (slot, 0, head) in bad else 1.0).all()
+
+
 @pytest.mark.parametrize("width", [16, 45])  # 45: not a power of two, as 2880 is not
 @pytest.mark.parametrize("adds", ["nothing", "a tensor", "weighted rows"])
 @pytest.mark.parametrize("form", ["plain", "rounded", "both"])

@@ -21,7 +21,7 @@ graph whose replays read other lengths. sinks: [num_q_heads] float32.
 Returns out: [num_tokens, num_q_heads, head_dim] of query's dtype, contiguous. Nothing is written in place.
 Products, exponentials and sums are in float32, rounded once; the fast backends round the exponentials to the tensors'
 dtype before they meet the values, and may read, and multiply by zero, slots of a request's blocks that no query sees:
-these must hold finite numbers, as a cache does that started from zeros.
+their values must be finite numbers, as in a cache that started from zeros and that `rope_kv_write_` wrote.
 Hardware: any; Hopper for the fast backends, which `launch.py` chooses between. The fastest wants scale == ln 2.
 Source: Kwon et al., arXiv 2309.06180 (paging); Milakov and Gimelshein, arXiv 1805.02867 (the running maximum); `sdpa`
 in openai/gpt-oss, gpt_oss/torch/model.py (sinks and window).

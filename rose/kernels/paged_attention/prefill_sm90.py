@@ -38,7 +38,7 @@ def attention_prefill_sm90(
     """The op's contract, narrowed as the .cu file says. heads_together: see `launch.heads_together`.
 
     Unlike the reference it may read the slots of a request's blocks that no query sees, and multiplies their values by
-    zero: every slot must hold a finite number, as zeroed caches do.
+    zero: every slot's value must be a finite number, see `rope_kv_write`.
     """
     num_tokens, num_q_heads, head_dim = query.shape
     _, block_size, num_kv_heads, _ = key_cache.shape

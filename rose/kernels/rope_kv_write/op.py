@@ -10,7 +10,9 @@ With h = head_dim / 2, and c, s = the two halves of table[positions[t]], rotatio
     value_cache[slot // block_size, slot % block_size]  = value[t]
 
 The pairs are (i, i + h), not neighbouring elements. The query is scaled before it is rounded, so that attention need
-not scale its scores.
+not scale its scores. Where value[t, head] holds NaN or infinity, zeros are written for it and NaN for its key: whoever
+sees the token gets NaN as before, but attention may multiply values that it does not see by zero, and a block's next
+owner must get nothing of what failed in it.
 
 query: [num_tokens, num_q_heads, head_dim], key and value: [num_tokens, num_kv_heads, head_dim], of one dtype out of
 float32, bfloat16 and float16; rows may be strided, the last dimension is not. key and value are left alone.

@@ -1,5 +1,7 @@
 """`rope_kv_write_` in plain torch."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -18,8 +20,10 @@ def rope_kv_write_reference(
     """See `op.py`."""
     rows = table.index_select(0, positions).unsqueeze(1)  # [num_tokens, 1, head_dim] f32
     query.copy_(_rotated(query.float() * query_scale, rows))
-    key_cache.flatten(0, 1).index_copy_(0, slot_mapping, _rotated(key.float(), rows).to(key.dtype))
-    value_cache.flatten(0, 1).index_copy_(0, slot_mapping, value)
+    is_finite = value.isfinite().all(-1, keepdim=True)  # [num_tokens, num_kv_heads, 1]
+    rotated = _rotated(key.float(), rows).to(key.dtype)
+    key_cache.flatten(0, 1).index_copy_(0, slot_mapping, rotated.where(is_finite, math.nan))
+    value_cache.flatten(0, 1).index_copy_(0, slot_mapping, value.where(is_finite, 0.0))
 
 
 def _rotated(x: Tensor, rows: Tensor) -> Tensor:

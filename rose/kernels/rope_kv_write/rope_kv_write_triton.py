@@ -31,14 +31,20 @@ def _rope_kv_write_kernel(
     kv_exists = kv_head < NUM_KV_HEADS
     within = kv_head * HEAD_DIM + d
     to = tl.load(slots_ptr + token) * (NUM_KV_HEADS * HEAD_DIM) + within
+    value = value_ptr + token * value_stride + within
+    first = tl.load(value, mask=kv_exists, other=0.0)
+    second = tl.load(value + HALF, mask=kv_exists, other=0.0)
+    are_finite = (tl.abs(first.to(tl.float32)) < float("inf")) & (tl.abs(second.to(tl.float32)) < float("inf"))
+    is_finite = tl.min(are_finite.to(tl.int32), 1)[:, None] > 0
+    tl.store(value_cache_ptr + to, tl.where(is_finite, first, 0.0).to(first.dtype), mask=kv_exists)
+    tl.store(value_cache_ptr + to + HALF, tl.where(is_finite, second, 0.0).to(second.dtype), mask=kv_exists)
     key = key_ptr + token * key_stride + within
     first = tl.load(key, mask=kv_exists, other=0.0).to(tl.float32)
     second = tl.load(key + HALF, mask=kv_exists, other=0.0).to(tl.float32)
-    tl.store(key_cache_ptr + to, (first * cos - second * sin).to(key_ptr.dtype.element_ty), mask=kv_exists)
-    tl.store(key_cache_ptr + to + HALF, (second * cos + first * sin).to(key_ptr.dtype.element_ty), mask=kv_exists)
-    value = value_ptr + token * value_stride + within
-    tl.store(value_cache_ptr + to, tl.load(value, mask=kv_exists), mask=kv_exists)
-    tl.store(value_cache_ptr + to + HALF, tl.load(value + HALF, mask=kv_exists), mask=kv_exists)
+    turned = tl.where(is_finite, first * cos - second * sin, float("nan"))
+    tl.store(key_cache_ptr + to, turned.to(key_ptr.dtype.element_ty), mask=kv_exists)
+    turned = tl.where(is_finite, second * cos + first * sin, float("nan"))
+    tl.store(key_cache_ptr + to + HALF, turned.to(key_ptr.dtype.element_ty), mask=kv_exists)
 
 
 def rope_kv_write_triton(
