@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from rose.dist.placement import ALONE, GroupRank, Placement
 from rose.errors import ConfigError
+from rose.layers.linear import Linear
 from rose.layers.parameter import Parameter, ShardSpec, check_split, materialize
 from rose.layers.quant import quant_method
 from rose.models.gpt_oss.config import read_config
@@ -416,6 +417,28 @@ def test_jobs_of_a_rank(split, source_rows, block, job_bytes):
         assert len(read) == len(set(read))
         if fits:
             assert {part * source_rows * 1000 for part in read} == set((expected // 1000 * 1000).tolist())
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("quant", ["bf16", "mxfp4", "fp8", "fp8-block"])
+def test_blocks_and_scales_are_split_where_their_weight_is(quant, dim):
+    """Along a dimension of 768 that may be cut at multiples of 48, and where the format allows it."""
+    spec = ShardSpec(dim=dim, unit=48)
+    unit = {"bf16": 48, "mxfp4": 96 if dim == 1 else 48, "fp8": 48, "fp8-block": 384}[quant]
+    layer = Linear(768, 768, bias=False, dtype=torch.bfloat16, quant=quant_method(quant), shard=spec)
+    for size in (1, 2, 3, 4, 8, 16):
+        placement = Placement(tp=GroupRank(size - 1, size))
+        if size > 1 and 768 // size % unit:
+            with pytest.raises(ConfigError, match=f"cannot be held by {size} ranks"):
+                check_split(layer, placement)
+            continue
+        check_split(layer, placement)
+        for name, parameter in layer.named_parameters():
+            if parameter.dim() <= dim:
+                assert parameter.shard == ShardSpec(), name
+                continue
+            entries = parameter.shape[dim]
+            assert parameter.shard.held(entries, placement) == ((entries - entries // size, entries),), name
 
 
 def test_every_parameter_says_how_it_is_split():
