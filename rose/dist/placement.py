@@ -34,7 +34,7 @@ class Placement:
 
     def __str__(self) -> str:
         """As messages say it."""
-        return f"tp {self.tp.rank} of {self.tp.size}, ep {self.ep.rank} of {self.ep.size}"
+        return f"tp rank {self.tp.rank} of {self.tp.size} and ep rank {self.ep.rank} of {self.ep.size}"
 
 
 ALONE = Placement()

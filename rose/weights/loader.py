@@ -207,7 +207,7 @@ def _log_load(
         "loaded %s: %s%.3g parameters on %s, experts %s, dense %s; %.2f GB in %.2f s (%.2f GB/s): waited %.2f s for "
         "reads, %.2f s for copies, %.2f s for transforms",
         source.name,
-        "" if placement == ALONE else f"the part of {placement} of ",
+        "" if placement == ALONE else f"the part of {placement}, of ",
         plan.num_parameters,
         device,
         formats.experts,

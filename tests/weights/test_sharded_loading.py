@@ -243,6 +243,15 @@ def test_progress_counts_what_the_rank_reads(folders, monkeypatch):
     assert total < folders["original"].num_bytes / 2
 
 
+def test_the_log_says_which_part(folders, caplog):
+    caplog.set_level("INFO", logger="rose.weights.loader")
+    load(folders["original"], place(4, 8)[5])
+    load(folders["original"])
+    part, whole = (record.getMessage() for record in caplog.records)
+    assert ": the part of tp rank 1 of 4 and ep rank 5 of 8, of " in part
+    assert "rank" not in whole.split(": ", 1)[1]
+
+
 def build(name, experts, dense):
     return GptOssForCausalLM(
         read_config(published_config(name, 2), name),
