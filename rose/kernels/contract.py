@@ -29,6 +29,12 @@ def require_dtype(op: str, name: str, tensor: Tensor, *dtypes: torch.dtype) -> N
         raise UnsupportedShape(f"{op}: {name} must be {' or '.join(map(str, dtypes))}, got {tensor.dtype}")
 
 
+def require_contiguous(op: str, name: str, tensor: Tensor) -> None:
+    """Raise UnsupportedShape unless `tensor` lies in memory in order, without gaps."""
+    if not tensor.is_contiguous():
+        raise UnsupportedShape(f"{op}: {name} must be contiguous, got strides {tensor.stride()}")
+
+
 def require_unit_stride(op: str, name: str, tensor: Tensor) -> None:
     """Raise UnsupportedShape unless neighbours along the last dimension are neighbours in memory."""
     if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:

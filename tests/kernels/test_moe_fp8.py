@@ -5,14 +5,23 @@ import math
 import pytest
 import torch
 
+from rose.errors import UnsupportedShape
 from rose.kernels.moe_combine.op import moe_combine
+from rose.kernels.moe_fp8.op import moe_fp8
 from rose.kernels.moe_fp8.reference import moe_fp8_reference
 from rose.kernels.moe_routing.op import moe_routing
-from rose.numerics.fp8 import Fp8RowTensor, encode_rows, encode_tokens
+from rose.kernels.rmsnorm.op import add_rmsnorm_
+from rose.numerics.fp8 import E4M3, Fp8RowTensor, encode_rows, encode_tokens
 
 pytest.importorskip("triton", reason="Triton is not made for this system")
 
 ALPHA, LIMIT = 1.702, 7.0
+
+
+def experts(*shape: int) -> Fp8RowTensor:
+    return Fp8RowTensor(torch.zeros(shape).to(E4M3), torch.ones(shape[:2]))
+
+
 CASES = {
     "one token": (1, 8),
     "experts without rows": (5, 16),
@@ -108,6 +117,44 @@ def test_the_reference_computes_what_the_contract_says() -> None:
             expected += weight * _product(weights[1][expert], rounded, biases[1][expert])
         error = (out[token].double() - expected).norm() / expected.norm()
         assert error < 0.01, f"token {token}: {error:.4f}"  # activations between two E4M3 numbers go either way
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"x": Fp8RowTensor(torch.zeros(3, 32).to(E4M3), torch.ones(3).double())}, "scales of x must be torch.float32"),
+        ({"x": Fp8RowTensor(torch.zeros(3, 32).to(E4M3), torch.ones(6)[::2])}, "scales of x must be contiguous"),
+        ({"router_logits": torch.zeros(3, 4).half()}, "router_logits must be torch.bfloat16 or torch.float32"),
+        ({"router_logits": torch.zeros(4, 3).t()}, r"router_logits must be contiguous, got strides \(1, 3\)"),
+        ({"gate_up": experts(4, 33, 32)}, r"gate_up must have shape \[4, 32, 32\], got \[4, 33, 32\]"),
+        ({"down": Fp8RowTensor(experts(4, 32, 16).values, torch.ones(32, 4).t())}, "down scales must be contiguous"),
+        ({"experts_per_token": 5}, "cannot choose 5 of 4 experts"),
+    ],
+)
+def test_violated_contract_gives_the_values(changes: dict[str, object], message: str) -> None:
+    arguments: dict[str, object] = {
+        "x": encode_tokens(torch.zeros(3, 32)),
+        "router_logits": torch.zeros(3, 4),
+        "gate_up": experts(4, 32, 32),
+        "gate_up_bias": torch.zeros(4, 32).bfloat16(),
+        "down": experts(4, 32, 16),
+        "down_bias": torch.zeros(4, 32).bfloat16(),
+        "experts_per_token": 2,
+        "swiglu_alpha": ALPHA,
+    }
+    with pytest.raises(UnsupportedShape, match=message):
+        moe_fp8(**(arguments | changes))  # type: ignore[arg-type]
+
+
+def test_no_tokens_have_no_rows() -> None:
+    """Also what the norm that follows adds."""
+    x, residual = encode_tokens(torch.zeros(0, 32)), torch.zeros(0, 32).bfloat16()
+    biases = torch.zeros(4, 32).bfloat16(), torch.zeros(4, 32).bfloat16()
+    terms = moe_fp8(
+        x, torch.zeros(0, 4), experts(4, 32, 32), biases[0], experts(4, 32, 16), biases[1],
+        experts_per_token=2, swiglu_alpha=ALPHA,
+    )  # fmt: skip
+    assert add_rmsnorm_(residual, terms, torch.ones(32), eps=1e-5).tensor.shape == (0, 32)
 
 
 def _product(weight: Fp8RowTensor, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:

@@ -114,6 +114,14 @@ def test_scores_stay_within_their_bound(monkeypatch):
         ({"sliding_window": 0}, "sliding_window must be positive, got 0"),
         ({"block_table": torch.zeros(2, 9, dtype=torch.int64)}, "block_table must be torch.int32"),
         ({"key_cache": torch.zeros(10, 4, 2, 8).bfloat16()}, "key_cache must be torch.float32"),
+        ({"key_cache": torch.zeros(10, 2, 4, 8).transpose(1, 2)}, "key_cache must be contiguous"),
+        (
+            {"query": torch.zeros(6, 7, 8).transpose(0, 1)},
+            r"heads of query must be neighbours, got strides \(8, 56, 1\)",
+        ),
+        ({"block_table": torch.zeros(9, 2).int().t()}, "block_table must be contiguous in its last dimension"),
+        ({"seq_lens": torch.tensor([9, 0, 3, 0]).int()[::2]}, r"seq_lens must be contiguous, got strides \(2,\)"),
+        ({"sinks": torch.zeros(12)[::2]}, "sinks must be contiguous"),
     ],
 )
 def test_violated_contract_gives_the_values(changes, message):

@@ -249,6 +249,10 @@ def rope(heads, cache):
             lambda: moe_combine(WeightedRows(torch.zeros(3, 4), torch.zeros(2, 1).long(), torch.zeros(2, 2))),
             r"row_of must have shape \[2, 2\], got \[2, 1\]",
         ),
+        (
+            lambda: moe_combine(WeightedRows(torch.zeros(4, 3).t(), torch.zeros(2, 1).long(), torch.zeros(2, 1))),
+            r"rows must be contiguous, got strides \(1, 3\)",
+        ),
     ],
 )  # fmt: skip
 def test_violated_contract_gives_the_values(call, message):

@@ -17,7 +17,7 @@ as our own here; the rounding is one Triton kernel.
 import torch
 from torch import Tensor
 
-from rose.kernels.contract import require, require_dtype, require_shape
+from rose.kernels.contract import require, require_contiguous, require_dtype, require_shape
 from rose.kernels.hopper import on_hopper
 from rose.numerics.fp8 import E4M3, Fp8RowTensor, encode_tokens
 
@@ -72,6 +72,9 @@ def _check(x: Fp8RowTensor, weight: Fp8RowTensor) -> None:
     require_shape(_OP, "scales of x", x.scales, x.shape[:1])
     for name, values in (("x", x.values), ("weight", weight.values)):
         require_dtype(_OP, name, values, E4M3)
-        require(values.is_contiguous(), _OP, f"{name} must be contiguous")
+        require_contiguous(_OP, name, values)
     require_shape(_OP, "scales", weight.scales, (out_features,))
+    for name, scales in (("scales of x", x.scales), ("scales", weight.scales)):
+        require_dtype(_OP, name, scales, torch.float32)
+        require_contiguous(_OP, name, scales)
     require(out_features % 16 == 0 and in_features % 16 == 0, _OP, f"sizes must be multiples of 16, got {weight.shape}")

@@ -5,8 +5,8 @@
 The operands are a `WeightedRows`, so that a sum can be handed on to an op that takes it in passing (`rmsnorm` does).
 rows: [num_rows, hidden_size], contiguous, float32, bfloat16 or float16; rows that no pair names may hold anything.
 row_of: [num_tokens, k] int32 or int64, below num_rows (not checked: that would synchronise). weights: [num_tokens, k]
-float32. Returns y: [num_tokens, hidden_size] of rows' dtype. Nothing is written in place. The sum is in float32, in
-order of j, so that it does not depend on which other tokens are in the batch, and is rounded once.
+float32. Both are contiguous. Returns y: [num_tokens, hidden_size] of rows' dtype. Nothing is written in place. The sum
+is in float32, in order of j, so that it does not depend on which other tokens are in the batch, and is rounded once.
 Hardware: any. Source: `MLPBlock` in openai/gpt-oss, gpt_oss/torch/model.py.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rose.kernels.contract import FLOATS, require_dtype, require_shape
+from rose.kernels.contract import FLOATS, require_contiguous, require_dtype, require_shape
 from rose.kernels.moe_combine.reference import moe_combine_reference
 
 
@@ -42,6 +42,8 @@ class WeightedRows:
         require_dtype("moe_combine", "weights", self.weights, torch.float32)
         require_shape("moe_combine", "row_of", self.row_of, tuple(self.weights.shape))
         require_dtype("moe_combine", "row_of", self.row_of, torch.int32, torch.int64)
+        for name, tensor in (("rows", self.rows), ("weights", self.weights), ("row_of", self.row_of)):
+            require_contiguous("moe_combine", name, tensor)
 
 
 def moe_combine(terms: WeightedRows) -> Tensor:

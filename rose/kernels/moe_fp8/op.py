@@ -25,7 +25,7 @@ r' follows from its clamp.
 import torch
 from torch import Tensor
 
-from rose.kernels.contract import require, require_dtype, require_shape
+from rose.kernels.contract import require, require_contiguous, require_dtype, require_shape
 from rose.kernels.hopper import on_hopper
 from rose.kernels.moe_combine.op import WeightedRows
 from rose.numerics.fp8 import E4M3, Fp8RowTensor
@@ -64,19 +64,22 @@ def moe_fp8(
     require_shape(_OP, "scales of x", x.scales, (num_tokens,))
     require_shape(_OP, "router_logits", router_logits, (num_tokens, None))
     num_experts = router_logits.shape[1]
-    require_shape(_OP, "gate_up", gate_up.values, (num_experts, None, hidden_size))
-    intermediate_size = gate_up.shape[1] // 2
-    require_shape(_OP, "down", down.values, (num_experts, hidden_size, intermediate_size))
+    require_shape(_OP, "down", down.values, (num_experts, hidden_size, None))
+    intermediate_size = down.shape[2]
+    require_shape(_OP, "gate_up", gate_up.values, (num_experts, 2 * intermediate_size, hidden_size))
     for name, weight, bias in (("gate_up", gate_up, gate_up_bias), ("down", down, down_bias)):
         require_dtype(_OP, name, weight.values, E4M3)
         require_shape(_OP, f"{name} scales", weight.scales, weight.shape[:2])
         require_dtype(_OP, f"{name} scales", weight.scales, torch.float32)
         require_shape(_OP, f"{name} bias", bias, weight.shape[:2])
         require_dtype(_OP, f"{name} bias", bias, torch.bfloat16)
-        require(weight.values.is_contiguous() and bias.is_contiguous(), _OP, f"{name} must be contiguous")
+        for part, tensor in ((name, weight.values), (f"{name} scales", weight.scales), (f"{name} bias", bias)):
+            require_contiguous(_OP, part, tensor)
     require_dtype(_OP, "x", x.values, E4M3)
-    contiguous = x.values.is_contiguous() and router_logits.is_contiguous()
-    require(contiguous, _OP, "x and router_logits must be contiguous")
+    require_dtype(_OP, "scales of x", x.scales, torch.float32)
+    require_dtype(_OP, "router_logits", router_logits, torch.bfloat16, torch.float32)
+    for name, tensor in (("x", x.values), ("scales of x", x.scales), ("router_logits", router_logits)):
+        require_contiguous(_OP, name, tensor)
     require(num_experts & (num_experts - 1) == 0, _OP, f"num_experts must be a power of two, got {num_experts}")
     sizes = f"hidden_size {hidden_size}, intermediate_size {intermediate_size}"
     require(hidden_size % 16 == 0 and intermediate_size % 16 == 0, _OP, f"sizes must be multiples of 16, got {sizes}")

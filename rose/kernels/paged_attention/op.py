@@ -10,7 +10,7 @@ over the positions P = {j : j <= p, and j > p - sliding_window if there is a win
 The sink is one more logit without a value: it is in the denominator only, once per query, unscaled. A backend that
 splits the positions starts the running maximum of one part, and only one, at the sink.
 
-query: [num_tokens, num_q_heads, head_dim], rows may be strided; the tokens of request i are rows
+query: [num_tokens, num_q_heads, head_dim], rows may be strided, as block_table's may; the tokens of request i are rows
 cu_seqlens_q[i] ... cu_seqlens_q[i + 1] - 1. key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_dim],
 contiguous; all three of one dtype, float32, bfloat16 or float16. The batch's own keys and values are already written.
 block_table: [num_requests, max_num_blocks] int32: entry j holds positions j * block_size ... of the request. Entries
@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from rose.errors import UnsupportedShape
-from rose.kernels.contract import FLOATS, require, require_dtype, require_shape, require_unit_stride
+from rose.kernels.contract import FLOATS, require, require_contiguous, require_dtype, require_shape, require_unit_stride
 from rose.kernels.hopper import on_hopper
 from rose.kernels.paged_attention.reference import paged_attention_reference
 
@@ -73,8 +73,13 @@ def paged_attention(
     for name, tensor in (("block_table", block_table), ("cu_seqlens_q", cu_seqlens_q), ("seq_lens", seq_lens)):
         require_dtype(_OP, name, tensor, torch.int32)
     require_unit_stride(_OP, "query", query)
-    contiguous = key_cache.is_contiguous() and value_cache.is_contiguous()
-    require(contiguous, _OP, f"caches must be contiguous, got {key_cache.stride()}, {value_cache.stride()}")
+    is_packed = num_q_heads == 1 or query.stride(1) == head_dim
+    require(is_packed, _OP, f"heads of query must be neighbours, got strides {query.stride()}")
+    require_unit_stride(_OP, "block_table", block_table)
+    require_contiguous(_OP, "key_cache", key_cache)
+    require_contiguous(_OP, "value_cache", value_cache)
+    for name, tensor in (("cu_seqlens_q", cu_seqlens_q), ("seq_lens", seq_lens), ("sinks", sinks)):
+        require_contiguous(_OP, name, tensor)
     capacity = max_num_blocks * block_size
     if not 0 <= max_query_len <= max_kv_len <= capacity:
         raise UnsupportedShape(

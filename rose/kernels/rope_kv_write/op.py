@@ -15,8 +15,8 @@ sees the token gets NaN as before, but attention may multiply values that it doe
 owner must get nothing of what failed in it.
 
 query: [num_tokens, num_q_heads, head_dim], key and value: [num_tokens, num_kv_heads, head_dim], of one dtype out of
-float32, bfloat16 and float16; rows may be strided, the last dimension is not. key and value are left alone.
-key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_dim], contiguous, of that dtype; no other slot is
+float32, bfloat16 and float16; rows may be strided, the last dimension is not. key and value are left alone. All else is
+contiguous. key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_dim], of that dtype; no other slot is
 touched. positions: [num_tokens] int64, each below num_positions; slot_mapping: [num_tokens] int64, all different (else
 the result is either one's); neither is checked, that would synchronise. table: [num_positions, head_dim] float32,
 cosines then sines, already multiplied by the concentration. Products and sums are in float32, rounded once.
@@ -27,7 +27,7 @@ cache, Kwon et al., arXiv 2309.06180.
 import torch
 from torch import Tensor
 
-from rose.kernels.contract import FLOATS, require, require_dtype, require_shape, require_unit_stride
+from rose.kernels.contract import FLOATS, require, require_contiguous, require_dtype, require_shape, require_unit_stride
 from rose.kernels.hopper import on_hopper
 from rose.kernels.rope_kv_write.reference import rope_kv_write_reference
 
@@ -64,8 +64,10 @@ def rope_kv_write_(
     require_dtype(_OP, "table", table, torch.float32)
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         require_unit_stride(_OP, name, tensor)
-    if not (key_cache.is_contiguous() and value_cache.is_contiguous()):
-        require(False, _OP, f"caches must be contiguous, got {key_cache.stride()}, {value_cache.stride()}")
+    for name, tensor in (("positions", positions), ("slot_mapping", slot_mapping), ("table", table)):
+        require_contiguous(_OP, name, tensor)
+    require_contiguous(_OP, "key_cache", key_cache)
+    require_contiguous(_OP, "value_cache", value_cache)
     adjacent_heads = all(x.stride(1) == head_dim for x in (query, key, value))
     if on_hopper(query) and adjacent_heads and head_dim & (head_dim - 1) == 0 and num_tokens > 0:
         from rose.kernels.rope_kv_write.rope_kv_write_triton import rope_kv_write_triton as backend
