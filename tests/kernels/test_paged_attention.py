@@ -147,7 +147,6 @@ def test_violated_contract_gives_the_values(changes, message):
 )
 def test_heads_worked_on_together_share_the_cache(max_kv_len, num_kv_heads, sliding_window, expected):
     shape = AttentionShape(
-        num_tokens=100,
         num_requests=1,
         max_query_len=100,
         max_kv_len=max_kv_len,

@@ -42,7 +42,6 @@ def paged_attention_fast(
     if query.shape[0] == 0:
         return torch.empty_like(query, memory_format=torch.contiguous_format)
     shape = AttentionShape(
-        num_tokens=query.shape[0],
         num_requests=seq_lens.shape[0],
         max_query_len=max_query_len,
         max_kv_len=max_kv_len,

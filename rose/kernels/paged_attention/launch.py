@@ -13,7 +13,6 @@ LN_2 = math.log(2.0)
 class AttentionShape:
     """What the choice depends on. max_query_len, max_kv_len: as in the op's contract."""
 
-    num_tokens: int
     num_requests: int
     max_query_len: int
     max_kv_len: int
