@@ -68,7 +68,7 @@ class ProcessEngineClient(BaseClient):
 
     async def wait_for_end(self) -> str:
         """Wait until the engine is gone; return why."""
-        await self._reader
+        await asyncio.wait([self._reader])  # which, unlike awaiting it, leaves it alone when this is cancelled
         return self._end or ""
 
     def forget_frontend(self, name: str) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -101,6 +102,22 @@ def test_the_engines_death_is_told_by_its_owner() -> None:
             with pytest.raises(EngineDead, match="status -9"):
                 async for _ in stream:
                     pass
+
+    asyncio.run(main())
+
+
+def test_who_gives_up_waiting_for_the_end_leaves_the_engine_alone() -> None:
+    async def main() -> None:
+        async with frontends(0) as (owner, _):
+            waiting = asyncio.create_task(owner.wait_for_end())
+            await asyncio.sleep(0.01)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            assert waiting.cancelled()
+            assert owner.is_alive
+            assert (await collect(owner, request("next"))).popitem()[1].finish_reason is not None
+            began = time.monotonic()
+        assert time.monotonic() - began < 3, "it ended when asked to"
 
     asyncio.run(main())
 
