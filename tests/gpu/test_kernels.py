@@ -15,6 +15,7 @@ from rose.kernels.moe_combine.op import WeightedRows, moe_combine
 from rose.kernels.moe_fp8.op import moe_fp8
 from rose.kernels.moe_fp8.reference import moe_fp8_reference
 from rose.kernels.paged_attention.op import paged_attention
+from rose.kernels.paged_attention.prefill_sm90 import attention_prefill_sm90
 from rose.kernels.paged_attention.reference import paged_attention_reference
 from rose.kernels.rmsnorm.op import NormForm, add_rmsnorm_, rmsnorm
 from rose.kernels.rmsnorm.reference import rmsnorm_reference
@@ -131,6 +132,32 @@ def test_prefill_attention_at_the_edges_of_tiles(requests: tuple[tuple[int, int]
     batch = Batch(requests, block_size=128)
     batch.query *= 0.18
     batch.check(window, LN_2)
+
+
+@pytest.mark.parametrize("heads_together", [1, 2, 4])
+@pytest.mark.parametrize("factor", [1.0, 60.0], ids=["as they are", "most with a shift"])
+def test_prefill_attention_is_the_same_however_many_heads_are_worked_on_together(
+    heads_together: int, factor: float
+) -> None:
+    batch = Batch(RAGGED, block_size=128)
+    batch.query *= 0.18 * factor
+    cu_seqlens_q = torch.tensor([0, *batch.query_lens]).cumsum(0).int().cuda()
+    seq_lens = torch.tensor(batch.kv_lens, dtype=torch.int32).cuda()
+
+    def attend(heads_together: int) -> Tensor:
+        return attention_prefill_sm90(
+            batch.query,
+            batch.key,
+            batch.value,
+            batch.table,
+            cu_seqlens_q=cu_seqlens_q,
+            seq_lens=seq_lens,
+            sinks=batch.sinks,
+            sliding_window=None,
+            heads_together=heads_together,
+        )
+
+    assert torch.equal(attend(heads_together), attend(8))
 
 
 @pytest.mark.parametrize("block_size", [16, 128])
