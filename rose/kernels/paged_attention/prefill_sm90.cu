@@ -16,10 +16,10 @@
 // and 2^100 has lost nothing: what vanished below 2^-126 is less than 2^-49 of a sum over 2^17 keys. The sink makes that
 // sum large enough in every row whose sink is not absurdly small. Rows that end elsewhere are marked in `redo`.
 //
-// attention_prefill_shifted is the usual online softmax and computes marked rows only. The matrix units do its
-// subtraction: a 16-wide step of K whose A operand holds -m in its first column and whose B operand is all ones starts
-// the accumulators at -m (m is kept as a bfloat16 number for that). m only moves when a score exceeds it by more than
-// 2^8; until then the numbers are merely scaled, not wrong.
+// attention_prefill_shifted is the usual online softmax and computes only the row tiles that have marked rows. The
+// matrix units do its subtraction: a 16-wide step of K whose A operand holds -m in its first column and whose B operand
+// is all ones starts the accumulators at -m (m is kept as a bfloat16 number for that). m only moves when a score exceeds
+// it by more than 8; until then the numbers are merely scaled, by up to 2^8, not wrong.
 //
 // Sources: FlashAttention-3 (Shah et al., arXiv 2407.08608) for the overlap of softmax and products and the register
 // split; Milakov and Gimelshein, arXiv 1805.02867, for the running maximum; the PTX ISA's wgmma and tensor-copy chapters.
