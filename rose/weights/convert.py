@@ -13,8 +13,8 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from rose.numerics.loss import Loss
 from rose.weights.durable import sync_folder, write_durably
 from rose.weights.jobs import Job, cut_into_jobs, describe_sources
 from rose.weights.journal import JOURNAL_NAME, Journal
+from rose.weights.lanes import Lanes
 from rose.weights.ledger import find_problems, summarize_problems
 from rose.weights.loader import FormatChoice, check_choices
 from rose.weights.manifest import MANIFEST_NAME, Account, make_manifest
@@ -44,6 +45,8 @@ Progress = Callable[[int, int], None]
 _JOB_BYTES = 24 << 20
 # Written between two entries of the journal: what an interruption may cost.
 _COMMIT_BYTES = 1 << 30
+# Tensors that are hashed and written at a time.
+_MAX_LANES = 4
 _LOCK_NAME = "lock"
 # Beside the weights, what belongs to a checkpoint and is copied as it is.
 _OTHER_FILES = (
@@ -75,8 +78,8 @@ def convert(
     changed. other_files: a folder whose tokenizer and the like are copied. progress: called with (bytes read, bytes in
     all). commit_bytes: how much may have to be done again after an interruption.
 
-    Takes about a gigabyte of memory, whatever the model's size. Raises ConfigError, also when a file cannot be written,
-    CheckpointError, UnsupportedModel.
+    Takes less than two gigabytes of memory, whatever the model's size. Raises ConfigError, also when a file cannot be
+    written, CheckpointError, UnsupportedModel.
     """
     check_choices(experts, dense)
     plan = plan_model(source.config, source.tensors.keys(), str(source.config_path))
@@ -97,12 +100,12 @@ def convert(
     with _locked(partial), _told_as_config_error(partial):
         _check_absent(folder)  # once more: another conversion may have finished before this one had the lock
         _check_space(partial, shards)
-        job = _identify(source, layout, formats, shards, device)
+        job = _identify(source, layout, formats, shards, rules, device)
         parameters = {name: p for name, p in model.named_parameters() if isinstance(p, Parameter)}
         with Journal(partial, job) as journal, ShardWriter(partial, shards) as writer:
             conversion = _Conversion(source, destination, rules, parameters, torch.device(device), writer, journal)
             conversion.run(progress, commit_bytes)
-        if _identify(source, layout, formats, shards, device) != job:
+        if _identify(source, layout, formats, shards, rules, device) != job:
             raise CheckpointError(f"{source.name} changed while it was read; remove {partial} and convert it again")
         manifest = make_manifest(
             source={"name": source.name, "layout": plan.layout, "formats": _format_names(stored)},
@@ -143,37 +146,55 @@ class _Conversion:
         self._losses: dict[int, Loss | None] = {}
 
     def run(self, progress: Progress | None, commit_bytes: int) -> None:
-        """Do every rule that the journal does not have."""
-        todo = [
-            (n, job) for n, rule in enumerate(self._rules) if n not in self._journal.done for job in self._jobs(rule)
-        ]
-        total = self._source.num_bytes
-        done = total - sum(job.num_bytes for _, job in todo)
-        uncommitted = 0
-        if progress is not None:
-            progress(done, total)
-        batches = self._source.stream([job.slices for _, job in todo], self._device, LoadTimes())
-        # One thread hashes what was read while it is transformed, one writes what came out before.
-        with ThreadPoolExecutor(1) as hasher, ThreadPoolExecutor(1) as saver:
-            saving: list[Future[None]] = []
-            for (number, job), tensors in zip(todo, batches, strict=True):
-                hashing = hasher.submit(self._hash, job, tensors)
-                targets = self._transform(number, job, tensors)
-                hashing.result()
-                for future in saving:
-                    future.result()
-                saving = [saver.submit(self._save, job, targets)]
-                done += job.num_bytes
-                uncommitted += job.num_bytes
-                if uncommitted >= commit_bytes and job.index == job.count - 1:
-                    saving[0].result()
-                    if self._commit():
-                        uncommitted = 0
-                if progress is not None:
-                    progress(done, total)
-            for future in saving:
-                future.result()
-        self._commit()
+        """Do every rule that the journal does not have.
+
+        Hashing takes longest, and goes from a tensor's beginning to its end; so several tensors are done at a time,
+        piece by piece in turn, each in a lane of its own.
+        """
+        with Lanes(min(_MAX_LANES, os.cpu_count() or 1)) as lanes:
+            groups = list(self._groups(lanes.count))
+            todo = [step for group in groups for step in group]
+            total = self._source.num_bytes
+            done = total - sum(job.num_bytes for _, _, job in todo)
+            uncommitted = 0
+            if progress is not None:
+                progress(done, total)
+            batches = self._source.stream([job.slices for _, _, job in todo], self._device, LoadTimes())
+            for group in groups:
+                for lane, number, job in group:
+                    sources = next(batches)
+                    targets = self._transform(number, job, sources)
+                    # Copies, as the source uses its memory again for the next batch.
+                    copies = [tensor.to("cpu", copy=True) for tensor in sources]
+                    lanes.submit(lane, self._keep, job, copies, targets)
+                    done += job.num_bytes
+                    uncommitted += job.num_bytes
+                    if progress is not None:
+                        progress(done, total)
+                if uncommitted >= commit_bytes or group is groups[-1]:
+                    lanes.wait()
+                    self._commit()
+                    uncommitted = 0
+
+    def _groups(self, num_lanes: int) -> Iterator[list[tuple[int, int, Job]]]:
+        """What is to be done: lane, rule's number and job. When a group is done, every tensor it began is complete."""
+        # Rules that fill parts of one parameter are done one after the other.
+        chains: list[list[int]] = []
+        chain_of: dict[str, list[int]] = {}
+        for number, rule in enumerate(self._rules):
+            if number in self._journal.done:
+                continue
+            chain = next((chain_of[name] for name in rule.targets if name in chain_of), None)
+            if chain is None:
+                chains.append(chain := [])
+            chain.append(number)
+            chain_of |= dict.fromkeys(rule.targets, chain)
+        for first in range(0, len(chains), num_lanes):
+            lanes = [
+                [(lane, number, job) for number in chain for job in self._jobs(self._rules[number])]
+                for lane, chain in enumerate(chains[first : first + num_lanes])
+            ]
+            yield [step for steps in zip_longest(*lanes) for step in steps if step is not None]
 
     def _jobs(self, rule: WeightRule) -> Iterator[Job]:
         shapes = [self._section(rule, name)[1] for name in rule.targets]
@@ -187,9 +208,11 @@ class _Conversion:
         start, length = parameter.shard.section_range(rule.section)
         return start, (length, *parameter.shape[1:])
 
-    def _hash(self, job: Job, tensors: Sequence[Tensor]) -> None:
-        for part, tensor in zip(job.slices, tensors, strict=True):
-            self._hashes[part.name].update(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    def _keep(self, job: Job, sources: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
+        """Hash what was read, in this order of a tensor's rows; hash and write what it became."""
+        for part, tensor in zip(job.slices, sources, strict=True):
+            self._hashes[part.name].update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+        self._save(job, targets)
 
     def _transform(self, number: int, job: Job, sources: Sequence[Tensor]) -> list[Tensor]:
         """The job's rows of each target, on the CPU, in the dtype they are stored in."""
@@ -225,15 +248,12 @@ class _Conversion:
             return 0, parameter.shape[0] if parameter.dim() else 1
         return parameter.shard.section_range(stored.section)
 
-    def _commit(self) -> bool:
-        """Record the rules done so far, once their data is on the disk; not in the middle of a tensor."""
-        if not self._writer.is_between_tensors:
-            return False
+    def _commit(self) -> None:
+        """Record the rules done so far, once their data is on the disk."""
         self._writer.sync()
         accounts = {number: self._account(self._rules[number], loss) for number, loss in self._losses.items()}
         self._journal.add(accounts)
         self._losses.clear()
-        return True
 
     def _account(self, rule: WeightRule, loss: Loss | None) -> Account:
         return Account(
@@ -304,12 +324,20 @@ def _check_space(partial: Path, shards: ShardPlan) -> None:
 
 
 def _identify(
-    source: WeightSource, layout: str, formats: WeightFormats, shards: ShardPlan, device: torch.device | str
+    source: WeightSource,
+    layout: str,
+    formats: WeightFormats,
+    shards: ShardPlan,
+    rules: Sequence[WeightRule],
+    device: torch.device | str,
 ) -> dict[str, Any]:
     """What an unfinished conversion must have in common with one that goes on with it."""
     files = sorted({info.file for info in source.tensors.values() if info.file.is_file()})
+    # The journal knows rules by their numbers.
+    numbered = [[rule.targets, [tensor.name for tensor in rule.sources], rule.section] for rule in rules]
     return {
         "rose_version": __version__,
+        "rules": hashlib.sha256(json.dumps(numbered).encode()).hexdigest(),
         "source": source.name,
         "files": [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files],
         # What is made up differs between kinds of devices; what is read does not.

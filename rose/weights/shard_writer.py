@@ -69,7 +69,7 @@ def plan_shards(tensors: Sequence[StoredTensor], *, max_bytes: int = MAX_SHARD_B
 class ShardWriter:
     """Files of a plan, open for writing in a folder. Use it in a `with` statement.
 
-    Rows of one tensor must come in order; their hash is taken on the way.
+    Rows of one tensor must come in order; their hash is taken on the way. Threads may write different tensors at once.
     """
 
     def __init__(self, folder: Path, plan: ShardPlan) -> None:
@@ -90,11 +90,6 @@ class ShardWriter:
     def __exit__(self, *error: object) -> None:
         for descriptor in self._descriptors.values():
             os.close(descriptor)
-
-    @property
-    def is_between_tensors(self) -> bool:
-        """Whether every tensor that was begun is complete."""
-        return all(rows == _num_rows(self._plan.places[name].tensor) for name, rows in self._rows.items())
 
     def write(self, name: str, start: int, rows: Tensor) -> None:
         """Write rows of a tensor, from row `start` on: a CPU tensor of the stored dtype and row shape."""
@@ -131,10 +126,6 @@ def _write(descriptor: int, data: bytes | memoryview, offset: int) -> None:
     while len(view):
         count = os.pwrite(descriptor, view, offset)
         view, offset = view[count:], offset + count
-
-
-def _num_rows(tensor: StoredTensor) -> int:
-    return tensor.shape[0] if tensor.shape else 1
 
 
 def _num_bytes(tensor: StoredTensor) -> int:
