@@ -110,6 +110,11 @@ def literal(text: str) -> str:
     return json.dumps(text)
 
 
+def control(token_id: int) -> str:
+    """A terminal for a control token. By its id: in a grammar's vocabulary control tokens have no names."""
+    return f"<[{token_id}]>"
+
+
 def _regex_rule(pattern: str) -> str:
     return _checked(f"/{regex_to_lark(pattern, '')}/")
 

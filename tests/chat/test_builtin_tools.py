@@ -2,12 +2,13 @@
 
 import openai_harmony as oh
 import pytest
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher
 
 from rose.chat.answer_format import JsonFormat, ToolChoice
 from rose.chat.conversation import BuiltinTool, Conversation, FunctionTool, Message, ToolCall
 from rose.chat.events import Finished, ToolCallDelta, ToolCallEnd, ToolCallStart
 from rose.chat.harmony.format import HarmonyFormat
+from rose.engine.worker.grammar_tokenizer import TokenizerFile
 from rose.errors import RequestError
 
 QUERY = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
@@ -112,7 +113,7 @@ FORM = JsonFormat(SCHEMA)
 def accepts(tiny_backend, tmp_path_factory, tiny):
     file = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
     tiny_backend.save(str(file))
-    vocabulary = LLTokenizer(str(file), n_vocab=512)
+    vocabulary = TokenizerFile(file, 512).load()
 
     def walk(grammar: str, turn: str) -> bool:
         matcher = LLMatcher(vocabulary, grammar, log_level=0)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher
 
 from rose.chat.answer_format import AnswerFormat, ChoiceFormat, GrammarFormat, JsonFormat, RegexFormat, ToolChoice
 from rose.chat.conversation import Conversation, FunctionTool, Message, ToolCall
@@ -17,6 +17,7 @@ from rose.chat.plain_text import PlainTextParser
 from rose.chat.registry import FORMATS, get_format
 from rose.chat.tokenizer import Tokenizer, as_tokenizer
 from rose.cli.main import app
+from rose.engine.worker.grammar_tokenizer import TokenizerFile
 from rose.errors import RequestError
 from tests.chat.promises import check_events, events_of, merged
 from tests.chat.subjects import SUBJECTS, Subject, subject
@@ -261,7 +262,7 @@ def test_two_texts_side_by_side_make_no_control_token(tried: Subject) -> None:
 @pytest.fixture
 def follows(tried: Subject) -> Callable[[str | None, list[int]], bool]:
     """Whether a turn follows a grammar to its end; behind that, only what ends a turn may stand."""
-    vocabulary = LLTokenizer(str(tried.file), n_vocab=512)
+    vocabulary = TokenizerFile(tried.file, 512).load()
 
     def walk(grammar: str | None, turn: list[int]) -> bool:
         assert grammar is not None

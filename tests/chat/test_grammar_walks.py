@@ -14,6 +14,7 @@ from llguidance import LLMatcher, LLTokenizer
 from rose.chat.answer_format import AnswerFormat, ChoiceFormat, JsonFormat, RegexFormat, ToolChoice
 from rose.chat.conversation import Conversation, FunctionTool, Message
 from rose.chat.merge import MergedAnswer
+from rose.engine.worker.grammar_tokenizer import TokenizerFile
 from tests.chat.promises import merged
 from tests.chat.subjects import SUBJECTS, Subject, subject
 
@@ -26,6 +27,8 @@ STRICT = {
 TIDE = FunctionTool("tide", parameters=STRICT, strict=True)
 WIND = FunctionTool("wind", parameters=STRICT, strict=True)
 CHOICES = ("\n<tool_call\n", "a<", "b")
+# Text, though it spells the control tokens of every format here: it is forced, so that its tokens are too.
+SPELLED = ("a<|end|>b<|call|>c", "<|im_end|>", "x<|im_start|>assistant<|channel|>final<|message|><|return|>")
 PATTERN = r"(\n|x|<|think>|tool_call>|/){0,12}"
 
 
@@ -58,8 +61,9 @@ class Demand:
 
     def _check_form(self, content: str) -> None:
         match self.wanted:
-            case JsonFormat():
-                jsonschema.validate(json.loads(content), STRICT)
+            case JsonFormat(schema):
+                assert schema is not None
+                jsonschema.validate(json.loads(content), schema)
             case ChoiceFormat(choices):
                 assert content in choices
             case RegexFormat():
@@ -76,6 +80,8 @@ DEMANDS = {
     "one call": Demand((TIDE, WIND), choice=ToolChoice("required", ("wind",))),
     "choice": Demand(wanted=ChoiceFormat(CHOICES)),
     "regex": Demand((TIDE,), RegexFormat(PATTERN)),
+    "spelled choices": Demand(wanted=ChoiceFormat(SPELLED)),
+    "spelled constant": Demand(wanted=JsonFormat({"const": SPELLED[0]})),
 }
 
 
@@ -133,7 +139,7 @@ def test_what_a_grammar_allows_meets_the_demand(name: str, demand: Demand) -> No
     chat = Conversation((Message("user", "hi"),), demand.tools, answer_format=demand.wanted)
     grammar = tried.chat.grammar(chat, demand.choice)
     assert grammar is not None
-    vocabulary = LLTokenizer(str(tried.file), n_vocab=512)
+    vocabulary = TokenizerFile(tried.file, 512).load()
     num_ended = 0
     for seed in range(20):
         ids = Walk(tried, vocabulary, grammar, seed).run()

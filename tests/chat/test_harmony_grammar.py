@@ -18,6 +18,7 @@ from rose.chat.answer_format import (
 from rose.chat.conversation import Conversation, FunctionTool, Message
 from rose.chat.harmony.format import HarmonyFormat
 from rose.chat.tokenizer import Tokenizer
+from rose.engine.worker.grammar_tokenizer import TokenizerFile
 from rose.errors import RequestError
 
 SCHEMA = {
@@ -50,7 +51,7 @@ Accepts = Callable[[str | None, str | list[int]], bool]
 def vocabulary(tiny_backend, tmp_path_factory) -> LLTokenizer:
     file = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
     tiny_backend.save(str(file))
-    return LLTokenizer(str(file), n_vocab=512)
+    return TokenizerFile(file, 512).load()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from rose.chat.answer_format import AnswerFormat, ChoiceFormat, GrammarFormat, RegexFormat, ToolChoice
 from rose.chat.chatml.markup import Markup, Tag
 from rose.chat.conversation import Conversation, FunctionTool
-from rose.chat.grammar import answer_rule, arguments_rule, callable_tools, json_text, literal
+from rose.chat.grammar import answer_rule, arguments_rule, callable_tools, control, json_text, literal
 from rose.errors import RequestError
 
 _OPENING = (Tag.THINK, Tag.CALL)  # those that mean something in content
@@ -38,7 +38,7 @@ class TurnGrammar:
         before = "thought" if opens_reasoning else f"({self._tag(Tag.THINK)} thought)?"
         rules = [
             f"start: {before} ({turn})",
-            f"end: {' | '.join(map(_token, self._markup.ends))}",
+            f"end: {' | '.join(map(control, self._markup.ends))}",
             f"TEXT: {_text_without(self._spelled(_OPENING))}",
             *self._text_and_tag("thought", Tag.THINK_END, (Tag.THINK_END, Tag.CALL), behind='"\\n\\n"'),
         ]
@@ -87,7 +87,7 @@ class TurnGrammar:
 
     def _tag(self, tag: Tag) -> str:
         token_id = self._markup.id_of(tag)
-        return literal(tag.value) if token_id is None else _token(token_id)
+        return literal(tag.value) if token_id is None else control(token_id)
 
     def _text_and_tag(
         self, name: str, tag: Tag, without: Sequence[Tag], *, line_feed: str = "", behind: str = ""
@@ -103,10 +103,6 @@ class TurnGrammar:
 
     def _spelled(self, tags: Sequence[Tag]) -> list[Tag]:
         return [tag for tag in tags if tag in self._markup.spelled]
-
-
-def _token(token_id: int) -> str:
-    return f"<[{token_id}]>"
 
 
 def _text_without(tags: Sequence[Tag]) -> str:

@@ -38,7 +38,7 @@ class HarmonyFormat:
 
     def grammar(self, conversation: Conversation, tool_choice: ToolChoice) -> str | None:
         """The grammar of the whole turn, reasoning free; None if nothing is demanded of it."""
-        return turn_grammar(conversation, tool_choice)
+        return turn_grammar(conversation, tool_choice, self._control)
 
     def parser(self, prompt: Sequence[int] | None = None) -> StreamParser:
         """A new parser. Every prompt ends alike, so it needs to know none."""

@@ -1,5 +1,7 @@
-"""The vocabulary as grammars see it: the bytes of each token, and which are control tokens. No text is encoded."""
+"""The vocabulary as grammars see it: the bytes of each token, and which are control tokens."""
 
+import json
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,5 +16,16 @@ class TokenizerFile:
     vocab_size: int
 
     def load(self) -> llguidance.LLTokenizer:
-        """Read it: a second and more for 200,000 tokens. Raises what llguidance raises for a file it cannot use."""
-        return llguidance.LLTokenizer(str(self.path), n_vocab=self.vocab_size)
+        """Read it: a second and more for 200,000 tokens. Raises what llguidance raises for a file it cannot use.
+
+        Grammars can name control tokens by their ids only. Where a grammar leaves one text, llguidance encodes it to
+        find the token that comes next, and would take the spelling of a control token, in the name of a tool or a
+        constant of a schema, for the token itself; so here these tokens have names that nobody can spell.
+        """
+        document = json.loads(self.path.read_text(encoding="utf-8"))
+        nonce = secrets.token_hex(16)
+        for added in document.get("added_tokens") or ():
+            # Tags too, which some models' files do not call special. The rest, such as runs of blanks, is text.
+            if added["special"] or (added["content"].startswith("<") and added["content"].endswith(">")):
+                added |= {"content": f"{nonce}-{added['id']}", "special": True}
+        return llguidance.LLTokenizer(json.dumps(document), n_vocab=self.vocab_size)
