@@ -43,3 +43,13 @@ def test_tokens_have_their_share(num_rows: int, spread: float) -> None:
     assert torch.equal(sample_tokens(logits, temperatures, uniforms), chosen)
     logits[-1, 77] = math.nan
     assert sample_tokens(logits, temperatures, uniforms)[1].tolist() == [1] * (num_rows - 1) + [0]
+
+
+@pytest.mark.parametrize("vocab_size", [300, 2048, 201_088])
+def test_a_row_of_nan_names_a_token_that_exists(vocab_size: int) -> None:
+    logits = torch.full((3, vocab_size), math.nan, device="cuda")
+    logits[1] = torch.randn(vocab_size, device="cuda")
+    temperatures = torch.tensor([0.0, 1.0, 1.0], device="cuda")
+    tokens, valid = sample_tokens(logits, temperatures, torch.rand(3, device="cuda", dtype=torch.float64))
+    assert valid.tolist() == [0, 1, 0]
+    assert ((tokens >= 0) & (tokens < vocab_size)).all()

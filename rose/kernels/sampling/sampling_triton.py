@@ -26,7 +26,8 @@ def _chunk_kernel(
     num_nan = tl.sum((x != x).to(tl.int32), 0)
     at = row * num_chunks + chunk
     tl.store(best_ptr + at, tl.where(num_nan > 0, float("inf"), best))
-    tl.store(best_id_ptr + at, chunk * CHUNK + best_id)
+    # Of NaN the maximum may be any place, also one behind the end.
+    tl.store(best_id_ptr + at, tl.minimum(chunk * CHUNK + best_id, vocab_size - 1))
     tl.store(sum_ptr + at, total)
 
 
