@@ -16,6 +16,8 @@ from rose.server.builtin_tools.config import McpAddress, McpTool
 if TYPE_CHECKING:
     from mcp import Client
 
+_CLOSE_WAIT_S = 2.0
+
 # The package takes two seconds to import, and may not be there: it is imported once it is needed.
 
 
@@ -75,10 +77,16 @@ class McpSession:
         raise McpFailed(_reason(error) if error is not None else "the connection was closed")
 
     async def close(self) -> None:
-        """Close the connection, if there is one."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        """Close the connection, if there is one. A server that takes its time to take leave is not waited for."""
+        task = self._task
+        if task is None:
+            return
+        task.cancel()
+        if not (await asyncio.wait({task}, timeout=_CLOSE_WAIT_S))[0]:
+            task.cancel()
+            await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # has been looked at: a connection that broke at its end is nobody's loss
 
     async def _serve(self) -> None:
         async with _connected(self._address) as client:

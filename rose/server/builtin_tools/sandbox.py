@@ -5,12 +5,13 @@ What shuts the code in is in `sandbox_launcher`; docs/tools.md says what that pr
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
-import shutil
 import signal
 import sys
 import tempfile
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,11 +93,14 @@ class Sandbox:
 
     async def _run_in_turn(self, code: str) -> RunResult:
         async with self._turns:
-            folder = tempfile.mkdtemp(prefix="rose-sandbox-")
             try:
-                return await self._run(code, folder)
-            finally:
-                await asyncio.to_thread(_remove, folder)
+                folder = tempfile.mkdtemp(prefix="rose-sandbox-")
+                try:
+                    return await self._run(code, folder)
+                finally:
+                    await asyncio.to_thread(_remove, folder)
+            except OSError as error:  # the disk is full, or there are no processes or files to be had
+                raise SandboxFailed(str(error)) from None
 
     async def check(self) -> None:
         """Raise `ConfigError` if nothing can be run here."""
@@ -210,9 +214,27 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def _remove(folder: str) -> None:
-    """Remove a folder, as far as it can be: code may leave what is hard to remove, such as folders nested too deep."""
-    with contextlib.suppress(RecursionError):
-        shutil.rmtree(folder, ignore_errors=True)
+    """Remove a folder, whatever code has left in it: folders nested deeper than a path can name, or that are closed.
+
+    Each is moved to the top before it is emptied. What cannot be removed is left.
+    """
+    top, mark, numbers = Path(folder), uuid.uuid4().hex, itertools.count()
+    found = [top]
+    with contextlib.suppress(OSError):
+        while found:
+            emptied = found.pop()
+            emptied.chmod(0o700)
+            for entry in list(emptied.iterdir()):
+                if entry.is_symlink() or not entry.is_dir():
+                    entry.unlink()
+                elif emptied == top:
+                    found.append(entry)
+                else:
+                    entry.chmod(0o700)  # a closed folder cannot be moved
+                    found.append(entry.rename(top / f"{mark}-{next(numbers)}"))
+            if emptied != top:
+                emptied.rmdir()
+        top.rmdir()
 
 
 async def _read_to_the_end(process: asyncio.subprocess.Process) -> None:

@@ -26,6 +26,7 @@ _DESCRIPTION = (
 )
 _ADDRESS = re.compile(r"https?://[^\s<>\"'\])}†】]+")
 _MAX_SOURCES = 50
+_MAX_REASON_CHARS = 1000
 
 
 async def find_tools(address: McpAddress, names: Mapping[str, str]) -> WebSearchSettings:
@@ -91,10 +92,11 @@ class WebSearchSession:
         try:
             result = await self._server.call(self._names[function], values)
         except McpFailed as failed:
-            return ToolResult(f"The web cannot be reached: {failed}", failed=True)
-        addresses = dict.fromkeys((*result.links, *_ADDRESS.findall(result.text)))
+            return ToolResult(f"The web cannot be reached: {shortened(str(failed), _MAX_REASON_CHARS)}", failed=True)
+        text = shortened(result.text)
+        addresses = dict.fromkeys((*result.links, *_ADDRESS.findall(text)))
         return ToolResult(
-            shortened(result.text) or "(nothing was found)",
+            text or "(nothing was found)",
             failed=result.is_error,
             sources=tuple(addresses)[:_MAX_SOURCES],
         )

@@ -1,6 +1,7 @@
 """The sandbox with real processes: what runs in it, and what it cannot do."""
 
 import asyncio
+import errno
 import itertools
 import json
 import os
@@ -164,6 +165,37 @@ async def test_a_cancelled_run_leaves_nothing(isolation: Isolation, sandboxes: S
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+    assert sandboxes.are_gone()
+
+
+LEFT_BEHIND = """
+import os, pathlib
+os.makedirs("closed/inside")
+pathlib.Path("closed/file").touch()
+os.symlink("/", "closed/link")
+os.chmod("closed", 0)
+for _ in range(3000):
+    os.mkdir("d")
+    os.chdir("d")
+"""
+
+
+@KINDS
+async def test_folders_that_are_hard_to_remove_are_removed(isolation: Isolation, sandboxes: Sandboxes) -> None:
+    assert await Sandbox(isolation).run(LEFT_BEHIND) == RunResult("")
+    assert sandboxes.are_gone()
+
+
+@pytest.mark.parametrize("which", ["mkdtemp", "create_subprocess_exec"])
+async def test_a_system_that_has_no_more_to_give_is_a_sandbox_that_cannot_be_made(
+    which: str, monkeypatch: pytest.MonkeyPatch, sandboxes: Sandboxes
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "no more of it")
+
+    monkeypatch.setattr(tempfile if which == "mkdtemp" else asyncio, which, refuse)
+    with pytest.raises(SandboxFailed, match="no more of it"):
+        await Sandbox("limits").run("1")
     assert sandboxes.are_gone()
 
 

@@ -1,6 +1,7 @@
 """The web search, against a real server of tools in a process of its own."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ from rose.errors import ConfigError
 from rose.server.builtin_tools.config import McpAddress
 from rose.server.builtin_tools.result import MAX_CHARS, shortened
 from rose.server.builtin_tools.web_search import WebSearch, find_tools
+from tests.server.builtin_tools.rude_server import rude_server
 from tests.server.builtin_tools.serving import mcp_server
 
 pytestmark = pytest.mark.anyio
@@ -75,6 +77,26 @@ async def test_a_server_that_has_gone_is_told_to_the_model() -> None:
         assert result.text.startswith("The web cannot be reached")
     finally:
         await session.close()
+
+
+async def test_a_server_that_does_not_take_leave_is_not_waited_for() -> None:
+    async with rude_server() as url:
+        session = WebSearch(await find_tools(McpAddress(url, timeout_s=30), {})).session()
+        assert (await session.call("search", "{}")).failed
+        started = time.monotonic()
+        await session.close()
+        assert time.monotonic() - started < 10
+
+
+async def test_long_failures_are_shortened() -> None:
+    async with rude_server() as url:
+        session = WebSearch(await find_tools(McpAddress(url, timeout_s=30), {})).session()
+        try:
+            result = await session.call("search", "{}")
+        finally:
+            await session.close()
+    assert result.failed
+    assert len(result.text) < 2000
 
 
 def test_long_results_lose_their_middle() -> None:
