@@ -142,13 +142,15 @@ def test_generate_reads_files_and_standard_input(
     lines = '{"prompt": "abc"}\n\n{"prompt_token_ids": [0, 1, 500]}\n'
     file = tmp_path / "prompts.jsonl"
     file.write_text(lines)
-    command.generate("fake", input=file, max_tokens=2, device="cpu")
+    with pytest.raises(SystemExit, match="1"):  # a completion failed
+        command.generate("fake", input=file, max_tokens=2, device="cpu")
     first, second = lines_of(capsys)
     assert first["prompt"] == "abc"
     assert second["finish_reason"] == "error"
     assert "500" in str(second["error"])
     monkeypatch.setattr("sys.stdin", io.StringIO(lines))
-    command.generate("fake", input=Path("-"), max_tokens=2, device="cpu")
+    with pytest.raises(SystemExit, match="1"):
+        command.generate("fake", input=Path("-"), max_tokens=2, device="cpu")
     assert len(lines_of(capsys)) == 2
     monkeypatch.setattr("sys.stdin", io.StringIO("abc\n"))
     command.generate("fake", max_tokens=2, device="cpu")
