@@ -200,6 +200,8 @@ class ResponseRun:
         """Save the response. A full disk must not take a good answer from the one who waits for it."""
         try:
             await self._save(self._writer.kept_response)
+        except ApiError:  # the store has said why
+            logger.error("the response %s could not be stored", self.response.id)
         except Exception:
             logger.exception("the response %s could not be stored", self.response.id)
 

@@ -8,17 +8,25 @@ import asyncio
 import contextlib
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from rose.errors import ConfigError, RequestError
+from rose.log import get_logger
+from rose.server.errors import ApiError
+
+logger = get_logger(__name__)
 
 MAX_IN_MEMORY = 4096
 MAX_BYTES_IN_MEMORY = 256 << 20
 MAX_IN_SQLITE = 100_000
+_SQLITE_THREADS = 4
+
+ResultT = TypeVar("ResultT")
 
 _SCHEMA = """
 create table if not exists responses (
@@ -96,7 +104,9 @@ async def read_history(store: ResponseStore, response_id: str | None) -> list[di
             )
         if record.response["status"] in ("queued", "in_progress"):
             raise RequestError(
-                f"the response {response_id!r} has not ended yet", param="previous_response_id", code="invalid_value"
+                f"the response {response_id!r} is not complete: it is still being made, or its server has ended",
+                param="previous_response_id",
+                code="invalid_value",
             )
         records.append(record)
         response_id = record.previous_response_id
@@ -179,7 +189,8 @@ class SqliteStore:
     """Keeps responses in a file that outlives the server, up to a number; the oldest go first.
 
     Each operation has its own connection, in a thread: nothing is shared, nothing has to be closed, and several
-    processes can use the file.
+    processes can use the file. The threads are the store's own, since a file that another program locks holds them for
+    long. An operation raises `ApiError` if the file cannot be used; a record that cannot be read counts as forgotten.
     """
 
     keeps = True
@@ -187,6 +198,7 @@ class SqliteStore:
     def __init__(self, path: Path, max_responses: int = MAX_IN_SQLITE) -> None:
         self._path = path
         self._max_responses = max_responses
+        self._threads = ThreadPoolExecutor(_SQLITE_THREADS, thread_name_prefix="response-store")
         try:
             with self._connection() as connection:
                 connection.execute("pragma journal_mode = wal")
@@ -196,19 +208,26 @@ class SqliteStore:
 
     async def put(self, record: StoredResponse) -> None:
         """Keep a record, and forget what is beyond the limit."""
-        await asyncio.to_thread(self._put, record)
+        await self._in_thread(self._put, record)
 
     async def get(self, response_id: str) -> StoredResponse | None:
         """The record with this id."""
-        return await asyncio.to_thread(self._get, response_id)
+        return await self._in_thread(self._get, response_id)
 
     async def delete(self, response_id: str) -> bool:
         """Forget a record."""
-        return await asyncio.to_thread(self._delete, response_id)
+        return await self._in_thread(self._delete, response_id)
 
     async def find_item(self, item_id: str) -> dict[str, Any] | None:
         """The output item with this id."""
-        return await asyncio.to_thread(self._find_item, item_id)
+        return await self._in_thread(self._find_item, item_id)
+
+    async def _in_thread(self, operation: Callable[[Any], ResultT], argument: Any) -> ResultT:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, operation, argument)
+        except sqlite3.Error as error:
+            logger.error("the responses in %s cannot be used: %s", self._path, error)
+            raise ApiError(503, "stored responses cannot be used now", code="store_unavailable") from None
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
@@ -231,7 +250,11 @@ class SqliteStore:
     def _get(self, response_id: str) -> StoredResponse | None:
         with self._connection() as connection:
             row = connection.execute("select record from responses where id = ?", (response_id,)).fetchone()
-        return None if row is None else _decode(row[0])
+        try:
+            return None if row is None else _decode(row[0])
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            logger.error("the response %s in %s cannot be read: %s", response_id, self._path, error)
+            return None
 
     def _delete(self, response_id: str) -> bool:
         with self._connection() as connection:

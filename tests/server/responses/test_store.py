@@ -1,10 +1,14 @@
 """The stores, each by itself."""
 
+import asyncio
+import contextlib
+import sqlite3
 from pathlib import Path
 
 import pytest
 
 from rose.errors import ConfigError
+from rose.server.errors import ApiError
 from rose.server.responses.store import MemoryStore, SqliteStore, StoredResponse, open_store
 
 pytestmark = pytest.mark.anyio
@@ -42,6 +46,43 @@ async def test_memory_is_bounded_in_bytes_and_keeps_what_is_used() -> None:
     assert await store.get("a") is not None
     await store.put(record("e", "x" * 9000))
     assert await store.get("e") is not None, "the newest stays, whatever its size"
+
+
+async def test_a_record_that_cannot_be_read_counts_as_forgotten(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "a.db")
+    for name in "ab":
+        await store.put(record(name))
+    with contextlib.closing(sqlite3.connect(tmp_path / "a.db")) as connection, connection:
+        connection.execute("update responses set record = ? where id = 'a'", (b'{"id": "a", \xff',))
+    assert await store.get("a") is None
+    assert await store.find_item("msg_a") is None
+    assert await store.get("b") == record("b")
+    assert await store.delete("a")
+
+
+async def test_a_file_that_breaks_is_told_as_such(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "a.db")
+    await store.put(record("a"))
+    for file in tmp_path.iterdir():
+        file.write_bytes(b"no database any more" * 500)
+    for operation in (store.get("a"), store.put(record("b")), store.delete("a"), store.find_item("msg_a")):
+        with pytest.raises(ApiError) as raised:
+            await operation
+        assert (raised.value.status, raised.value.code) == (503, "store_unavailable")
+
+
+async def test_a_locked_file_holds_up_nothing_else(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "a.db")
+    with contextlib.closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as connection:
+        connection.execute("begin exclusive")
+        waiting = [asyncio.create_task(store.put(record(f"r{i}"))) for i in range(64)]
+        await asyncio.sleep(0.2)
+        async with asyncio.timeout(5):
+            assert await asyncio.to_thread(lambda: "done") == "done"
+        assert not any(task.done() for task in waiting)
+        connection.execute("rollback")
+        await asyncio.gather(*waiting)
+    assert await store.get("r63") is not None
 
 
 @pytest.mark.parametrize("spec", ["", "disk", "sqlite:", "memory:x", "sqlite:/no/such/folder/a.db"])
