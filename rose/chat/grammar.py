@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from llguidance import LLMatcher, regex_to_lark
+from llguidance import LLMatcher, LLTokenizer, regex_to_lark
 from llguidance.gbnf_to_lark import any_to_lark
 
 from rose.chat.answer_format import AnswerFormat, ChoiceFormat, GrammarFormat, JsonFormat, RegexFormat, ToolChoice
@@ -28,6 +28,7 @@ _WHITESPACE = r"\r?\n[ \t]{0,40}|[ \t]{1,2}"
 _LARK_QUOTED = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\\n])+/')
 _REGEX_SYNTAX = re.compile(r"[\\.+*?()|\[\]{}^$#&~-]")  # what means more than itself in Rust's regular expressions
 _MAX_REASON_CHARS = 400
+_NO_BEGINNING = "NoExtensionBias"  # llguidance's word for a mask that allows nothing
 
 
 class GrammarRefused(Exception):
@@ -143,8 +144,23 @@ def _check(grammar: str) -> None:
 
 @lru_cache(maxsize=256)
 def _validate(grammar: str) -> str:
-    """Compile a grammar; return what is wrong with it. Agents send the same tools with every turn: once is enough."""
-    return LLMatcher.validate_grammar(grammar)
+    """Compile a grammar; return what is wrong with it. Agents send the same tools with every turn: once is enough.
+
+    A grammar that no text follows is sound for llguidance, which finds nothing to begin with only when it is asked.
+    """
+    if error := LLMatcher.validate_grammar(grammar):
+        return error
+    matcher = LLMatcher(_bytes(), grammar, log_level=0)
+    matcher.compute_bitmask()
+    if matcher.get_error().startswith(_NO_BEGINNING):
+        return "there is no text that follows it"
+    return ""
+
+
+@lru_cache(maxsize=1)
+def _bytes() -> LLTokenizer:
+    """A vocabulary of bytes, with which every text can be written."""
+    return LLTokenizer("byte")
 
 
 def _reason(error: str) -> str:

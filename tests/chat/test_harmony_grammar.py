@@ -266,6 +266,11 @@ def test_schemas_as_clients_send_them(harmony, accepts, schema: dict[str, Any], 
         GrammarFormat("start: undefined"),
         GrammarFormat("start: @other"),
         GrammarFormat(""),
+        # No text follows these, which llguidance finds only when it is asked for a beginning.
+        JsonFormat({"$ref": "#"}),
+        RegexFormat("[a&&b]"),
+        GrammarFormat("root ::= root"),
+        GrammarFormat('start: start "a"'),
     ],
 )
 def test_what_cannot_be_enforced_is_refused_by_its_field(harmony, wanted: AnswerFormat) -> None:
