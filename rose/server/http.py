@@ -19,6 +19,7 @@ from rose.errors import ConfigError
 # Longer than clients keep idle connections in their pools, so that it is they who close them: a request sent into a
 # connection that the server just closed is lost.
 _KEEP_ALIVE_S = 75
+_MAX_HEAD_BYTES = 256 << 10
 
 
 def bind(host: str, port: int, uds: Path | None = None) -> socket.socket:
@@ -123,14 +124,32 @@ class HttpServer(uvicorn.Server):
 
 
 class _HttpProtocol(HttpToolsProtocol):
-    """uvicorn's, which waits for ever for the head of a request: here no longer than for the next request."""
+    """uvicorn's, which waits for ever for the head of a request, and takes one of any length.
+
+    Here it waits no longer than for the next request, and takes `_MAX_HEAD_BYTES` and what came with the last of them.
+    """
 
     _head_timer: asyncio.TimerHandle | None = None
+    _num_head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A connection begins."""
         super().connection_made(transport)
         self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Some bytes came."""
+        super().data_received(data)
+        if self._head_timer is None:
+            return
+        self._num_head_bytes += len(data)
+        if self._num_head_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response(f"The head of a request may have {_MAX_HEAD_BYTES} bytes.")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header came; behind a body nobody reads it."""
+        if self._head_timer is not None:
+            super().on_header(name, value)
 
     def on_message_begin(self) -> None:
         """The first byte of a request came."""
@@ -152,6 +171,7 @@ class _HttpProtocol(HttpToolsProtocol):
         self._head_timer = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def _await_nothing(self) -> None:
+        self._num_head_bytes = 0
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None

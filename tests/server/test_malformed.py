@@ -104,6 +104,23 @@ def test_a_head_that_never_arrives_is_waited_for_no_longer_than_the_next_request
             assert answers.read() == b"", "a head that begins and does not end"
 
 
+@pytest.mark.parametrize("piece", [b"x: y\r\n" * 10_000, b"y" * 60_000], ids=["many", "long"])
+def test_a_head_without_an_end_is_cut_off(server: LiveServer, piece: bytes) -> None:
+    began = head("/health", method="GET").removesuffix(b"\r\n")
+    for _ in range(2):
+        assert talk(server, began, *[piece] * 100, pause_s=0.001)[0] in (400, 0)  # 0: it was still sending then
+    with connect(server) as client:  # each of many heads has the whole length
+        for _ in range(12):
+            client.sendall(b"GET /health HTTP/1.1\r\nhost: rose\r\nx: " + b"y" * 30_000 + b"\r\n\r\n")
+            assert client.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+def test_headers_behind_a_body_are_left_out(server: LiveServer) -> None:
+    whole = json.dumps(GENERATING[CHAT]).encode()
+    chunks = f"{len(whole):x}\r\n".encode() + whole + b"\r\n0\r\nx-request-id: late\r\n\r\n"
+    assert talk(server, head(CHAT, "transfer-encoding: chunked"), chunks)[0] == 200
+
+
 def test_a_body_in_pieces_is_a_body(server: LiveServer) -> None:
     whole = json.dumps(GENERATING[CHAT]).encode()
     pieces = [whole[i : i + 9] for i in range(0, len(whole), 9)]
