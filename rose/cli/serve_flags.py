@@ -187,7 +187,10 @@ class EngineFlags:
     seed: Annotated[int | None, Parameter(group=_ENGINE, help="Seed of requests that bring none.")] = None
     experts: Annotated[
         Literal["auto", "mxfp4", "fp8", "fp8-block", "bf16"],
-        Parameter(group=_ENGINE, help="Format of the experts' weights; auto is as stored."),
+        Parameter(
+            group=_ENGINE,
+            help="Format of the experts' weights; auto is as stored, but on a Hopper GPU MXFP4 becomes fp8.",
+        ),
     ] = "auto"
     dense: Annotated[
         Literal["auto", "bf16", "fp8", "fp8-block"],

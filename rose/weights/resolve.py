@@ -27,6 +27,10 @@ def resolve_checkpoint(name: str | Path) -> Path:
         raise CheckpointError(f"{path} is a file; a checkpoint is a folder with config.json and *.safetensors")
     if isinstance(name, str) and name.count("/") == 1 and not name.startswith((".", "/", "~")):
         return _download(name)
+    if is_published(str(name)):
+        raise CheckpointError(
+            f"no checkpoint at {path}: the Hub's is openai/{name}; load_format dummy makes up weights"
+        )
     raise CheckpointError(f"no checkpoint at {path}: not a folder, a bundled name or a Hub repository `owner/name`")
 
 

@@ -220,9 +220,12 @@ def test_a_cancelled_start_leaves_no_process() -> None:
 
 
 PARENT = """
-import asyncio, sys
+import asyncio, signal, sys
 from rose.engine.process_client import ProcessEngineClient
 from tests.engine.test_clients import make_config
+
+# A shell that runs the tests in the background has its children ignore this signal.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 async def main():
     client = await ProcessEngineClient.start(make_config())

@@ -169,6 +169,12 @@ def test_resolve_nothing(tmp_path, single):
         resolve_checkpoint(single / "config.json")
 
 
+def test_resolve_a_published_name_without_its_owner(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match=r"no checkpoint at gpt-oss-20b: .* openai/gpt-oss-20b .* dummy"):
+        resolve_checkpoint("gpt-oss-20b")
+
+
 def test_resolve_from_the_hub(monkeypatch, tmp_path):
     calls = []
 

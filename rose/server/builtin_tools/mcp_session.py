@@ -111,7 +111,7 @@ async def _connected(address: McpAddress) -> AsyncGenerator["Client", None]:
         from mcp import Client
         from mcp.client.streamable_http import streamable_http_client
     except ImportError:
-        raise ConfigError("web search needs the package mcp: pip install 'rose[mcp]'") from None
+        raise ConfigError("web search needs the package mcp: pip install 'mcp>=2.3'") from None
     headers = {} if address.token is None else {"authorization": f"Bearer {address.token}"}
     timeout = httpx2.Timeout(address.timeout_s)
     async with (
