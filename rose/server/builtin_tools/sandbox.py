@@ -256,18 +256,13 @@ def _read_status(status_fd: int) -> _Status | None:
 
 
 def _python_folders() -> list[str]:
-    """The folders that Python itself and its packages are in."""
-    executable = Path(sys.executable)
-    found: list[str | Path] = [
-        sys.prefix,
-        sys.exec_prefix,
-        sys.base_prefix,
-        sys.base_exec_prefix,
-        executable.resolve().parent,
-    ]
-    found += [link.parent for link in (executable, *executable.parents) if link.is_symlink()]
-    folders = dict.fromkeys(str(Path(folder)) for folder in found)
-    return [folder for folder in folders if folder != "/"]
+    """The folders that Python itself and its packages are in; one inside another comes after it.
+
+    Where the interpreter is a link, the folder of the link is none of them: it may be anybody's home.
+    """
+    found = {Path(each) for each in (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)}
+    found.add(Path(sys.executable).resolve().parent)
+    return [str(folder) for folder in sorted(found) if folder != Path("/")]
 
 
 def _signal_name(number: int) -> str:

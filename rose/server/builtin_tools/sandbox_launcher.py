@@ -128,6 +128,7 @@ def _unshare(is_root: bool) -> bool:
 
 def _become_the_code(config: SandboxConfig, user: int | None) -> NoReturn:
     """Shut this process in and turn it into the code. user: whom to become; the code must not be the system's root."""
+    python = os.path.realpath(config["python"])  # there may be links on the way that lead nowhere in the new root
     if config["namespaces"]:
         _enter_new_root(config, owner=user)
         if user is not None:
@@ -153,7 +154,8 @@ def _become_the_code(config: SandboxConfig, user: int | None) -> NoReturn:
         "OPENBLAS_NUM_THREADS": "1",
         "MPLBACKEND": "agg",
     }
-    os.execve(config["python"], [config["python"], "-I", "-B", "-c", config["cell"]], environment)
+    # By the name that it is given Python finds the packages of a virtual environment.
+    os.execve(python, [config["python"], "-I", "-B", "-c", config["cell"]], environment)
 
 
 def _enter_new_root(config: SandboxConfig, owner: int | None) -> None:
@@ -165,6 +167,7 @@ def _enter_new_root(config: SandboxConfig, owner: int | None) -> None:
     _mount("tmpfs", str(root), "tmpfs", _MS_NOSUID | _MS_NODEV, size)
     for path in map(Path, (*_SYSTEM, *config["visible"])):
         _show(path, root)
+    _link(Path(config["python"]), root)
     for path in map(Path, _DEVICES):
         _show(path, root, read_only=False)
     for name in ("tmp", "dev/shm"):
@@ -194,6 +197,14 @@ def _show(path: Path, root: Path, *, read_only: bool = True) -> None:
         where = (ctypes.c_long(_AT_FDCWD), os.fsencode(target), ctypes.c_long(_AT_RECURSIVE))
         how = (ctypes.byref(attributes), ctypes.c_size_t(ctypes.sizeof(attributes)))
         _check(_libc.syscall(ctypes.c_long(_SYS_MOUNT_SETATTR), *where, *how), f"cannot make {path} read-only")
+
+
+def _link(python: Path, root: Path) -> None:
+    """Have the interpreter under its name, where that is a link in a folder of which nothing else is to be seen."""
+    target = root / python.relative_to("/")
+    if not os.path.lexists(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(python.resolve())
 
 
 def _wait(child: int, wall_s: float) -> SandboxStatus:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -206,6 +207,27 @@ async def test_only_a_few_run_at_a_time() -> None:
         tuple(map(float, result.output.split())) for result in await asyncio.gather(*(sandbox.run(code) for _ in "abc"))
     )
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
+
+
+@pytest.mark.skipif(not has_namespaces(), reason="the kernel grants no namespaces here")
+async def test_of_the_folder_of_a_link_to_python_nothing_else_is_seen(monkeypatch, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("sk-secret")
+    link = tmp_path / "python"
+    link.symlink_to(Path(sys.executable).resolve())
+    monkeypatch.setattr(sandbox_module.sys, "executable", str(link))
+    monkeypatch.setattr(sandbox_module.sys, "prefix", sys.base_prefix)
+    monkeypatch.setattr(sandbox_module.sys, "exec_prefix", sys.base_exec_prefix)
+    code = f"import os, sys\nprint(sys.executable)\nos.listdir({str(tmp_path)!r})"
+    assert await Sandbox("namespaces").run(code) == RunResult(f"{link}\n['python']\n")
+
+
+@pytest.mark.skipif(not has_namespaces(), reason="the kernel grants no namespaces here")
+async def test_a_virtual_environment_inside_of_the_python_that_it_is_of(monkeypatch) -> None:
+    monkeypatch.setattr(sandbox_module.sys, "executable", str(Path(sys.executable).resolve()))
+    for name in ("prefix", "exec_prefix"):
+        monkeypatch.setattr(sandbox_module.sys, name, str(Path(json.__file__).parent))
+    code = "import sys\nprint(sys.base_prefix)"
+    assert await Sandbox("namespaces").run(code) == RunResult(f"{sys.base_prefix}\n")
 
 
 async def test_a_sandbox_that_cannot_be_made_says_so(monkeypatch) -> None:
