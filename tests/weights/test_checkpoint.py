@@ -171,7 +171,7 @@ def test_resolve_nothing(tmp_path, single):
 
 def test_resolve_a_published_name_without_its_owner(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(CheckpointError, match="no checkpoint at gpt-oss-20b: .* openai/gpt-oss-20b; .* dummy"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint at gpt-oss-20b: .* openai/gpt-oss-20b; .* dummy"):
         resolve_checkpoint("gpt-oss-20b")
 
 
