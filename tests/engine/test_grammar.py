@@ -5,6 +5,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from llguidance import LLMatcher
 
 from rose.chat.answer_format import JsonFormat, ToolChoice
 from rose.chat.conversation import Conversation, FunctionTool, Message
@@ -13,6 +14,7 @@ from rose.chat.merge import merge
 from rose.chat.tokenizer import Tokenizer
 from rose.engine.core import EngineCore
 from rose.engine.sampling_params import SamplingParams
+from rose.engine.worker.grammar_tokenizer import TokenizerFile
 from tests.chat.tokenizers_for_tests import tiny_tokenizer
 from tests.engine.engines import GREEDY, Result, Results, add, check_tokens, generate, make_core, run
 from tests.fake_model import FakeModel
@@ -53,6 +55,24 @@ def model(harmony: HarmonyFormat) -> FakeModel:
 @pytest.fixture
 def core(model: FakeModel, tokenizer_file: Path) -> EngineCore:
     return make_core(model, tokenizer_file=tokenizer_file)
+
+
+@pytest.mark.parametrize("added", [[], ["<|endoftext|>"]])
+def test_every_ordinary_token_is_text_to_a_grammar(added: list[str], tmp_path: Path) -> None:
+    """The end of a text is none, and llguidance takes token 0 for it where it does not find a name that it knows."""
+    made = tiny_tokenizer()
+    made.add_special_tokens(added)
+    made.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer(made)
+    added_ids = made.get_added_tokens_decoder()
+    ordinary = [token for token in range(tokenizer.vocab_size) if token not in added_ids]
+    ordinary = [token for token in ordinary if "\ufffd" not in tokenizer.decode([token])]  # no character by itself
+    assert 0 in ordinary
+    vocabulary = TokenizerFile(tmp_path / "tokenizer.json", VOCAB_SIZE).load()
+    assert tokenizer.is_special(vocabulary.eos_token)
+    matcher = LLMatcher(vocabulary, "start: TEXT\nTEXT: /(?s:.*)/\n", log_level=0)
+    refused = [token for token in ordinary if not matcher.deep_copy().consume_token(token)]
+    assert not refused
 
 
 @pytest.fixture

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import llguidance
 
+_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")  # of plain text, as models call it
+
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFile:
@@ -24,8 +26,12 @@ class TokenizerFile:
         """
         document = json.loads(self.path.read_text(encoding="utf-8"))
         nonce = secrets.token_hex(16)
+        ids: dict[str, int] = {}
         for added in document.get("added_tokens") or ():
             # Tags too, which some models' files do not call special. The rest, such as runs of blanks, is text.
             if added["special"] or (added["content"].startswith("<") and added["content"].endswith(">")):
+                ids[added["content"]] = added["id"]
                 added |= {"content": f"{nonce}-{added['id']}", "special": True}
-        return llguidance.LLTokenizer(json.dumps(document), n_vocab=self.vocab_size)
+        # By itself llguidance finds the end of a text by its name, else takes token 0, which then is no text any more.
+        end = next((ids[name] for name in (*_ENDS, *ids) if name in ids), None)
+        return llguidance.LLTokenizer(json.dumps(document), n_vocab=self.vocab_size, eos_token=end)
