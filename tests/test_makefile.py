@@ -109,3 +109,12 @@ def test_a_server_gets_its_arguments_and_ends_with_make(folder: Path) -> None:
     while Path(f"/proc/{pid}").exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_a_script_beside_a_checkout_finds_the_package(tmp_path: Path) -> None:
+    """In the environment that `make install` made: a folder named rose, without a module, is not taken for it."""
+    script = tmp_path / "script.py"
+    script.write_text("from rose import LLM\n")
+    (tmp_path / "rose").mkdir()
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
