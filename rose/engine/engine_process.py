@@ -5,6 +5,7 @@ and the end of that pipe is the one sign of a parent's death that no signal or c
 """
 
 import os
+import shutil
 import sys
 import threading
 from pathlib import Path
@@ -23,8 +24,9 @@ logger = get_logger(__name__)
 def main() -> None:
     """Load the model, say so, and serve."""
     setup_logging("engine")
-    threading.Thread(target=_end_with_parent, daemon=True, name="parent-watch").start()
-    channel = EngineEnd(Path(sys.argv[1]))
+    folder = Path(sys.argv[1])
+    threading.Thread(target=_end_with_parent, args=(folder,), daemon=True, name="parent-watch").start()
+    channel = EngineEnd(folder)
     try:
         _serve(EngineConfig.from_json(sys.argv[2]), channel)
     finally:
@@ -46,9 +48,10 @@ def _serve(config: EngineConfig, channel: EngineEnd) -> None:
     run_core(core, channel.receive, channel.send)
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(folder: Path) -> None:
     while os.read(0, 1):
         pass
+    shutil.rmtree(folder, ignore_errors=True)  # which is the parent's to do, unless it was killed
     os._exit(1)
 
 

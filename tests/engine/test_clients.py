@@ -229,7 +229,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 async def main():
     client = await ProcessEngineClient.start(make_config())
-    print(client.pid, flush=True)
+    print(client.pid, client.folder, flush=True)
     try:
         await asyncio.sleep(60)
     finally:
@@ -258,9 +258,12 @@ def test_the_engine_ends_with_its_parent(end: signal.Signals, status: int) -> No
     ) as parent:
         assert parent.stdout is not None
         assert parent.stderr is not None
-        pid = int(parent.stdout.readline())
+        told, folder = parent.stdout.readline().split()
+        pid = int(told)
         assert is_running(pid)
+        assert Path(folder).is_dir()
         parent.send_signal(end)
         assert parent.wait(10) == status
         asyncio.run(wait_until(lambda: not is_running(pid)))
+        assert not Path(folder).exists(), "nothing is left behind"
         assert "Traceback" not in parent.stderr.read()
