@@ -38,8 +38,8 @@ def chat(
 ) -> None:
     """Chat with a running server; with PROMPT, or text on standard input, answer once and end.
 
-    The reasoning is shown dimmed, tool calls in yellow and the answer plain. When output is not a terminal only the
-    answer is printed. You are asked for the result of each tool call.
+    The reasoning is shown dimmed, tool calls in yellow and the answer plain. When output is not a terminal the
+    reasoning is left out. In a chat you are asked for the result of each tool call; the answer to PROMPT ends there.
     """
     if prompt is None and not sys.stdin.isatty():
         prompt = sys.stdin.read().strip()
@@ -155,7 +155,7 @@ class ChatSession:
 
 
 class _AnswerView:
-    """Prints an answer as it comes. Everything but the content is only for terminals."""
+    """Prints an answer as it comes. Its reasoning is only for terminals."""
 
     def __init__(self, console: Console) -> None:
         self._content = ""
@@ -214,7 +214,7 @@ class _AnswerView:
 
     def _print(self, section: str, text: str) -> None:
         self._first = self._first or time.perf_counter()
-        if section != "content" and not self._console.is_terminal:
+        if section == "reasoning" and not self._console.is_terminal:
             return
         if self._section and section != self._section:
             self._console.print()

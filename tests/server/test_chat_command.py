@@ -47,6 +47,14 @@ def test_text_on_standard_input(
         chat()
 
 
+def test_a_call_on_a_pipe_is_told(tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engine = FakeEngine(lambda _: by_token(tokenizer.encode_with_special(CALL)))
+    (tmp_path / "tools.json").write_text(json.dumps(TOOLS))
+    with live_server(engine, tokenizer) as running:
+        chat("tide?", base_url=f"{running.url}/v1", tools=tmp_path / "tools.json")
+    assert capsys.readouterr().out == 'tide {"at": "[Oban]"}\n'
+
+
 CALL = THINK + '<|channel|>commentary to=functions.tide <|constrain|>json<|message|>{"at": "[Oban]"}<|call|>'
 TOOLS = [{"type": "function", "function": {"name": "tide", "parameters": {"type": "object", "properties": {}}}}]
 

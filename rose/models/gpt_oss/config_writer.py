@@ -110,8 +110,9 @@ def _original(config: GptOssConfig) -> dict[str, Any]:
         f"a SwiGLU alpha of {_ORIGINAL_ALPHA}": moe.swiglu_alpha == _ORIGINAL_ALPHA,
         "a table for the unembedding": not config.tie_word_embeddings,
         "YaRN without truncation": not rope.truncate,
-        "a context of the original one times the factor": config.max_position
-        == int(rope.original_context * rope.factor),
+        f"a context of {rope.original_context} x {rope.factor:g} positions, not {config.max_position}": (
+            config.max_position == int(rope.original_context * rope.factor)
+        ),
         "YaRN's own concentration": math.isclose(rope.concentration, yarn_concentration(rope.factor)),
     }
     missing = [what for what, is_so in said.items() if not is_so]
