@@ -88,3 +88,9 @@ class Conversation:
     model_identity: str | None = None
     answer_format: AnswerFormat | None = None
     builtin_tools: tuple[BuiltinTool, ...] = ()
+
+    @property
+    def num_leading(self) -> int:
+        """How many messages stand at the head, of the system or the developer, before the chat proper begins."""
+        instructing = ("system", "developer")
+        return next((i for i, m in enumerate(self.messages) if m.role not in instructing), len(self.messages))

@@ -56,4 +56,12 @@ class Finished:
     recovered: tuple[str, ...] = ()
 
 
+def finish_reason(engine_reason: str) -> FinishReason:
+    """Why a completion is over that the engine ended for `engine_reason`, as far as its text is not asked."""
+    match engine_reason:
+        case "stop" | "length" | "abort":
+            return engine_reason
+    return "error"
+
+
 ChatEvent = ReasoningDelta | ContentDelta | ToolCallStart | ToolCallDelta | ToolCallEnd | Finished

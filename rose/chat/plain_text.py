@@ -2,12 +2,10 @@
 
 from rose.chat.answer_format import AnswerFormat
 from rose.chat.detokenizer import Detokenizer
-from rose.chat.events import ChatEvent, ContentDelta, Finished, FinishReason
+from rose.chat.events import ChatEvent, ContentDelta, Finished, finish_reason
 from rose.chat.format import Section
 from rose.chat.grammar import answer_rule
 from rose.chat.tokenizer import Tokenizer
-
-_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
 
 
 def plain_text_grammar(wanted: AnswerFormat) -> str:
@@ -35,5 +33,5 @@ class PlainTextParser:
     def finish(self, reason: str) -> list[ChatEvent]:
         """End the text: what is held back of a character, then `Finished`."""
         rest = self._detokenizer.flush()
-        finished = Finished(_REASONS.get(reason, "error"))
+        finished = Finished(finish_reason(reason))
         return [ContentDelta(rest), finished] if rest else [finished]

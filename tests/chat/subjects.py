@@ -1,6 +1,8 @@
 """One checkpoint for each way that a chat format can come: what the contract's tests and the fuzzer are run on."""
 
+import atexit
 import json
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -113,6 +115,7 @@ SUBJECTS = tuple(_SUBJECTS)
 
 def _checkpoint(backend: tokenizers.Tokenizer, template: str | None = None) -> tuple[ChatFormat, Tokenizer, Path]:
     folder = Path(tempfile.mkdtemp(prefix="rose-test-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     file = folder / "tokenizer.json"
     backend.save(str(file))
     if template is not None:

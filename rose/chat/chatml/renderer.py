@@ -14,8 +14,6 @@ from rose.chat.conversation import Conversation, FunctionTool, Message
 from rose.chat.tokenizer import Tokenizer
 from rose.errors import RequestError
 
-_INSTRUCTION_ROLES = ("system", "developer")
-
 
 @dataclass(frozen=True, slots=True)
 class GuardedPrompt:
@@ -84,8 +82,7 @@ class Renderer:
 
 def _messages(conversation: Conversation) -> list[dict[str, Any]]:
     """The messages as templates expect them: instructions at the head in one, all of them the system's."""
-    messages = conversation.messages
-    num_leading = next((i for i, m in enumerate(messages) if m.role not in _INSTRUCTION_ROLES), len(messages))
+    messages, num_leading = conversation.messages, conversation.num_leading
     texts = [conversation.model_identity, *(message.content for message in messages[:num_leading])]
     if isinstance(wanted := conversation.answer_format, JsonFormat) and wanted.name:
         texts.append(told_format(wanted))

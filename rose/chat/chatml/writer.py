@@ -12,14 +12,12 @@ from rose.chat.events import (
     ChatEvent,
     ContentDelta,
     Finished,
-    FinishReason,
     ReasoningDelta,
     ToolCallDelta,
     ToolCallEnd,
     ToolCallStart,
+    finish_reason,
 )
-
-_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
 
 TextKind = Literal["reasoning", "content"]
 
@@ -104,7 +102,7 @@ class AnswerWriter:
 
     def finish(self, engine_reason: str) -> None:
         """End the answer."""
-        reason = _REASONS.get(engine_reason, "error")
+        reason = finish_reason(engine_reason)
         if not (self._written or self._num_calls) and (text := "".join(self._set_aside).strip()):
             self.note(Recovery.KEPT_AS_TEXT)
             self._show("content", text)

@@ -17,8 +17,6 @@ from rose.errors import RequestError
 IDENTITY = "You are ChatGPT, a large language model trained by OpenAI."
 KNOWLEDGE_CUTOFF = "2024-06"
 
-_INSTRUCTION_ROLES = ("system", "developer")
-
 
 class Renderer:
     """Writes conversations as token ids."""
@@ -122,9 +120,8 @@ def _developer_text(conversation: Conversation) -> tuple[int, str]:
     Those are the system and developer messages before the first of another role. One that comes later is rendered in
     its place: moving it up would change what it refers to, and lose the cached prefix.
     """
-    messages = conversation.messages
-    num_leading = next((i for i, m in enumerate(messages) if m.role not in _INSTRUCTION_ROLES), len(messages))
-    texts = [message.content for message in messages[:num_leading] if message.content]
+    num_leading = conversation.num_leading
+    texts = [message.content for message in conversation.messages[:num_leading] if message.content]
     sections = [_instructions("\n\n".join(texts))] if texts else []
     if conversation.tools:
         sections.append(render_tools(conversation.tools))

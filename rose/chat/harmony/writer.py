@@ -11,16 +11,14 @@ from rose.chat.events import (
     ChatEvent,
     ContentDelta,
     Finished,
-    FinishReason,
     ReasoningDelta,
     ToolCallDelta,
     ToolCallEnd,
     ToolCallStart,
+    finish_reason,
 )
 from rose.chat.format import Section
 from rose.chat.harmony.recovery import Recovery
-
-_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort", "error": "error"}
 
 
 class AnswerWriter:
@@ -107,7 +105,7 @@ class AnswerWriter:
 
     def finish(self, engine_reason: str) -> None:
         """End the answer."""
-        reason = _REASONS.get(engine_reason, "error")
+        reason = finish_reason(engine_reason)
         if self._held and self._held_for is not None:
             self.note(self._held_for)
             self._has_content = True

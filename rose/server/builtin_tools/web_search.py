@@ -7,7 +7,7 @@ described is the other server's word; only the names of its tools are mapped.
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from rose.chat.conversation import BuiltinTool, FunctionTool
 from rose.errors import ConfigError
@@ -17,7 +17,6 @@ from rose.server.builtin_tools.result import ToolResult, shortened
 
 NAME = "browser"
 FUNCTIONS = ("search", "open", "find")
-Function = Literal["search", "open", "find"]
 
 _DESCRIPTION = (
     "Tool for looking things up on the web.\n"

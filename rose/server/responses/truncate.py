@@ -1,9 +1,9 @@
 """`truncation: auto`: the oldest turns of a chat give way when it has become too long."""
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
-from rose.chat.conversation import Conversation, Message
+from rose.chat.conversation import Conversation
 
 
 async def drop_oldest_turns(
@@ -13,7 +13,7 @@ async def drop_oldest_turns(
 
     Instructions at the head stay. When not even the last turn fits, the conversation comes back whole, to be refused.
     """
-    starts = _turn_starts(conversation.messages)
+    starts = _turn_starts(conversation)
     if not starts or len(await render(conversation)) <= max_prompt_tokens:
         return conversation
     low, high = 1, len(starts) - 1  # the first turn to keep is among these
@@ -29,8 +29,8 @@ async def drop_oldest_turns(
     return best or conversation
 
 
-def _turn_starts(messages: Sequence[Message]) -> list[int]:
+def _turn_starts(conversation: Conversation) -> list[int]:
     """Where the turns begin: at the head of the chat proper, and at every later message of the user."""
-    first = next((i for i, m in enumerate(messages) if m.role not in ("system", "developer")), len(messages))
+    messages, first = conversation.messages, conversation.num_leading
     later = [i for i, message in enumerate(messages) if i > first and message.role == "user"]
     return [first, *later] if first < len(messages) else []
