@@ -16,7 +16,7 @@ import sys; sys.version_info < (3, 11) and sys.exit("rose needs Python 3.11 or n
 name another with make PYTHON=/path/to/python3" % sys.version_info[:2])
 endef
 
-.PHONY: help install serve test test-slow test-clients test-api test-gpu bench-gpu lint format lock clean
+.PHONY: help install serve test test-slow test-clients test-api test-gpu bench-gpu fuzz lint format lock clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
