@@ -176,6 +176,28 @@ def test_each_shape_is_captured_once_and_some_from_the_start() -> None:
     assert [graph.num_replays for graph in recorder.graphs] == [0, 0, 0, 0, 4, 0, 0, 0]
 
 
+@pytest.mark.parametrize("fault", [torch.OutOfMemoryError("no memory"), CannotCaptureError("it waits")])
+def test_a_shape_that_cannot_be_captured_is_run_without_from_then_on(fault: Exception) -> None:
+    class Failing(Recorder):
+        num_asked = 0
+
+        def __call__(self, work: Callable[[], None]) -> Recorded:
+            self.num_asked += 1
+            raise fault
+
+    core = make_core(max_num_seqs=4, max_num_batched_tokens=100)
+    _, graphs = add_graphs(core)
+    recorder = graphs._record = Failing()
+    results, prompts = Results(), {"a": [1, 2, 3], "b": [4, 5]}
+    for name, prompt in prompts.items():
+        add(core, name, prompt, SamplingParams(temperature=0.0, max_tokens=6))
+        run(core, results)
+        check_tokens(FakeModel(), prompt, results[name, 0].token_ids, SamplingParams(temperature=0.0))
+    assert recorder.num_asked == 2, "once for prompts, and once for a request that decodes"
+    with pytest.raises(type(fault)):
+        graphs.capture_common()
+
+
 def test_without_graphs_a_step_is_not_padded(monkeypatch: pytest.MonkeyPatch) -> None:
     model, seen = FakeModel(), []
     core = make_core(model)

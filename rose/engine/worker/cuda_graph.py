@@ -95,7 +95,10 @@ class _Captured:
 
 
 class ForwardGraphs:
-    """The graphs of a model, by shape. A shape is captured when it is first needed, or by `capture_common`."""
+    """The graphs of a model, by shape. A shape is captured when it is first needed, or by `capture_common`.
+
+    One that cannot be captured while requests wait, for want of memory above all, goes without from then on.
+    """
 
     def __init__(self, model: CausalLM, inputs: InputBatch, shapes: GraphShapes, record: Record) -> None:
         self._model = model
@@ -105,10 +108,12 @@ class ForwardGraphs:
         self._logits = torch.empty(shapes.max_num_requests, model.vocab_size, dtype=torch.float32, device=model.device)
         self._chosen = torch.empty(2, shapes.max_num_requests, dtype=torch.int64, device=model.device)
         self._captured: dict[BatchShape, _Captured] = {}
+        self._given_up: set[BatchShape] = set()
 
     def choose(self, step: BatchShape) -> BatchShape | None:
         """The shape to pad a step to; None if it should run as it is."""
-        return self._shapes.choose(step)
+        shape = self._shapes.choose(step)
+        return None if shape in self._given_up else shape
 
     def inputs(self, shape: BatchShape) -> StepInputs:
         """Where a step of this shape has its inputs."""
@@ -125,7 +130,13 @@ class ForwardGraphs:
         if captured is not None:
             captured.graph.replay()
         else:
-            self._capture(shape, inputs)
+            work = self._work(shape, inputs)
+            work()
+            try:
+                self._capture(shape, inputs, work)
+            except (CannotCaptureError, torch.OutOfMemoryError) as error:
+                logger.warning("no CUDA graph of %s, whose steps are launched kernel by kernel: %s", shape, error)
+                self._given_up.add(shape)
         return self._logits[: shape.num_requests], self._chosen[:, : shape.num_requests]
 
     @torch.inference_mode()
@@ -135,12 +146,13 @@ class ForwardGraphs:
         for shape in shapes:
             inputs = self._inputs.buffers.inputs(shape)
             self._inputs.fill(inputs, [])
-            self._capture(shape, inputs)
+            work = self._work(shape, inputs)
+            work()
+            self._capture(shape, inputs, work)
         return len(shapes)
 
-    def _capture(self, shape: BatchShape, inputs: StepInputs) -> None:
-        """Compute the step, then record it."""
-        begin = time.perf_counter()
+    def _work(self, shape: BatchShape, inputs: StepInputs) -> Callable[[], None]:
+        """What computes the step."""
 
         def work() -> None:
             hidden = self._model.forward(inputs.batch)
@@ -148,6 +160,10 @@ class ForwardGraphs:
             self._logits[: shape.num_requests].copy_(logits)
             self._chosen[:, : shape.num_requests].copy_(sample_tokens(logits, inputs.temperatures, inputs.uniforms))
 
-        work()
+        return work
+
+    def _capture(self, shape: BatchShape, inputs: StepInputs, work: Callable[[], None]) -> None:
+        """Record the work, which was done before."""
+        begin = time.perf_counter()
         self._captured[shape] = _Captured(inputs, self._record(work))
         logger.debug("captured a graph of %s in %.3f s", shape, time.perf_counter() - begin)
