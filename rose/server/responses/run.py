@@ -154,6 +154,8 @@ class ResponseRun:
                 writer.cut()
                 return
             self._started.append(following)
+            if self._is_cancelled:  # which came too late to keep it from starting
+                following.abort()
 
     async def _next_generation(self) -> Generation | None:
         """The generation that goes on after a call; None if there is no room for it."""

@@ -13,6 +13,7 @@ from rose.chat.tokenizer import Tokenizer
 from rose.engine.messages import AddRequest
 from rose.server.builtin_tools.config import McpAddress, ToolSettings, WebSearchSettings
 from rose.server.builtin_tools.web_search import find_tools
+from rose.server.responses.run import ResponseRun
 from tests.fakes import FakeEngine, Script, by_token
 from tests.server.builtin_tools.serving import Sandboxes, mcp_server, sandboxes
 from tests.server.conftest import Serve
@@ -357,6 +358,26 @@ async def test_the_engines_end_ends_the_code(serve: Serve, rounds: Any) -> None:
         async with asyncio.timeout(10):
             response = await asking
     assert (response.status_code, response.json()["error"]["code"]) == (503, "aborted")
+
+
+async def test_cancelling_in_the_moment_in_which_the_next_generation_has_started(
+    serve: Serve, rounds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    next_generation, loop = ResponseRun._next_generation, asyncio.get_running_loop()
+    cancellings: list[asyncio.Task[Any]] = []
+
+    async def and_cancel(run: ResponseRun) -> Any:
+        following = await next_generation(run)
+        # When this is over, and before the run knows.
+        loop.call_soon(lambda: cancellings.append(loop.create_task(run.cancel())))
+        return following
+
+    monkeypatch.setattr(ResponseRun, "_next_generation", and_cancel)
+    async with serve(script=rounds(runs("1"), FINAL), step_s=0.05, tools=CODE) as server:
+        body = await ask_whole(server, tools=[PYTHON])
+    assert body["status"] == "cancelled"
+    [cancelling] = cancellings
+    assert (await cancelling).status == "cancelled"
 
 
 async def test_cancelling_while_code_runs(serve: Serve, rounds: Any) -> None:
