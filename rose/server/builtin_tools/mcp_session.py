@@ -18,7 +18,15 @@ if TYPE_CHECKING:
 
 _CLOSE_WAIT_S = 2.0
 
-# The package takes two seconds to import, and may not be there: it is imported once it is needed.
+# The package takes two seconds to import, and may not be there: only servers with such tools import it.
+
+
+def load_package() -> None:
+    """Import the package now, since streams would wait for it later. Raises `ConfigError` if it is not installed."""
+    try:
+        import mcp.client.streamable_http  # noqa: F401
+    except ImportError:
+        raise ConfigError("web search needs the package mcp: pip install 'mcp>=2.3'") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +114,11 @@ class McpSession:
 
 @contextlib.asynccontextmanager
 async def _connected(address: McpAddress) -> AsyncGenerator["Client", None]:
-    try:
-        import httpx2
-        from mcp import Client
-        from mcp.client.streamable_http import streamable_http_client
-    except ImportError:
-        raise ConfigError("web search needs the package mcp: pip install 'mcp>=2.3'") from None
+    load_package()
+    import httpx2
+    from mcp import Client
+    from mcp.client.streamable_http import streamable_http_client
+
     headers = {} if address.token is None else {"authorization": f"Bearer {address.token}"}
     timeout = httpx2.Timeout(address.timeout_s)
     async with (

@@ -12,7 +12,7 @@ from typing import Any
 from rose.chat.conversation import BuiltinTool, FunctionTool
 from rose.errors import ConfigError
 from rose.server.builtin_tools.config import McpAddress, WebSearchSettings
-from rose.server.builtin_tools.mcp_session import McpFailed, McpSession, list_tools
+from rose.server.builtin_tools.mcp_session import McpFailed, McpSession, list_tools, load_package
 from rose.server.builtin_tools.result import ToolResult, shortened
 
 NAME = "browser"
@@ -59,6 +59,8 @@ class WebSearch:
     """The tool, and the address of the server behind it."""
 
     def __init__(self, settings: WebSearchSettings) -> None:
+        """Raises `ConfigError` if what speaks to the server is not installed."""
+        load_package()
         tools = settings.tools
         self._address = settings.address
         self._names = {function: tool.name for function, tool in tools.items()}

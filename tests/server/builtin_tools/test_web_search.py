@@ -1,6 +1,8 @@
 """The web search, against a real server of tools in a process of its own."""
 
 import asyncio
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -30,6 +32,20 @@ async def test_tools_are_found_by_their_names_or_as_they_are_mapped(address: Mcp
     assert tool.recipients == ("browser.search", "browser.open")
     assert [function.description for function in tool.functions] == ["Searches the pages.", "Gets a page."]
     assert set(tool.functions[0].parameters["properties"]) == {"query", "topn"}
+
+
+@pytest.mark.parametrize("has_search", [True, False])
+def test_what_takes_long_to_import_is_there_before_a_call_if_it_will_be_needed(has_search: bool) -> None:
+    search = "WebSearchSettings(McpAddress('http://a/mcp'), {'search': McpTool('search', None, {})})"
+    code = (
+        "import sys\n"
+        "from rose.server.builtin_tools.config import McpAddress, McpTool, ToolSettings, WebSearchSettings\n"
+        "from rose.server.builtin_tools.toolbox import Toolbox\n"
+        f"Toolbox.of(ToolSettings(web_search={search if has_search else None}))\n"
+        "print('mcp.client.streamable_http' in sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown == f"{has_search}\n"
 
 
 @pytest.mark.parametrize(
