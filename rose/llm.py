@@ -13,6 +13,7 @@ from rose.errors import EngineDead, RequestError
 
 if TYPE_CHECKING:
     from rose.chat.tokenizer import Tokenizer
+    from rose.engine.core import EngineCore
 
 Prompt = str | list[int]
 
@@ -61,15 +62,20 @@ class LLM:
         from rose.engine.worker.worker import build_core  # imports torch
 
         config = EngineConfig(model=model, **options)
-        self._core = build_core(config, progress)
+        self._open_core: EngineCore | None = build_core(config, progress)
         self._tokenizer = _find_tokenizer(model, config.load_format)
         self._ids = itertools.count()
-        self._is_closed = False
 
     @property
     def info(self) -> EngineReady:
         """Facts about the model and the engine."""
         return self._core.info
+
+    @property
+    def _core(self) -> "EngineCore":
+        if self._open_core is None:
+            raise EngineDead("this LLM was closed")
+        return self._open_core
 
     def generate(
         self,
@@ -82,8 +88,7 @@ class LLM:
         sampling_params: for all, or one for each prompt. Raises `RequestError` for parameters out of range; a prompt
         that cannot be served, such as one too long, gets completions with an `error` and leaves the others alone.
         """
-        if self._is_closed:
-            raise EngineDead("this LLM was closed")
+        core = self._core
         prompt_list = _as_list(prompts)
         params_list = _match_params(sampling_params, len(prompt_list))
         for params in params_list:
@@ -93,11 +98,11 @@ class LLM:
             for prompt, params in zip(prompt_list, params_list, strict=True):
                 request_id = str(next(self._ids))
                 generations[request_id] = self._start(request_id, prompt, params)
-            while self._core.has_work:
-                for output in self._core.step().outputs:
+            while core.has_work:
+                for output in core.step().outputs:
                     _take(generations[output.request_id], output)
         finally:
-            self._core.abort_all()  # nothing is open, unless an interrupt or an error brought us here
+            core.abort_all()  # nothing is open, unless an interrupt or an error brought us here
         results = list(generations.values())
         for completion in (completion for result in results for completion in result.outputs):
             if self._tokenizer is not None:
@@ -106,9 +111,7 @@ class LLM:
 
     def close(self) -> None:
         """Give the model's memory back. Calling it twice is harmless."""
-        if not self._is_closed:
-            self._is_closed = True
-            del self._core
+        self._open_core = None
 
     def __enter__(self) -> Self:
         return self

@@ -106,6 +106,8 @@ def test_closing(llm: LLM) -> None:
     llm.close()
     with pytest.raises(EngineDead, match="closed"):
         llm.generate("abc")
+    with pytest.raises(EngineDead, match="closed"):
+        llm.info  # noqa: B018
 
 
 def test_a_model_without_a_tokenizer_takes_ids() -> None:
