@@ -124,6 +124,7 @@ def test_a_dry_run_measures_nothing(tmp_path, capsys):
     assert not (tmp_path / "tiny.jsonl").exists()
 
 
+@pytest.mark.usefixtures("heeded_sigint")
 def test_interrupted_and_taken_up_again(tmp_path):
     path = write(tmp_path, TINY)
     out = tmp_path / "tiny.jsonl"

@@ -220,12 +220,9 @@ def test_a_cancelled_start_leaves_no_process() -> None:
 
 
 PARENT = """
-import asyncio, signal, sys
+import asyncio, sys
 from rose.engine.process_client import ProcessEngineClient
 from tests.engine.test_clients import make_config
-
-# A shell that runs the tests in the background has its children ignore this signal.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 
 async def main():
     client = await ProcessEngineClient.start(make_config())
@@ -252,6 +249,7 @@ def is_running(pid: int) -> bool:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 @pytest.mark.parametrize(("end", "status"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+@pytest.mark.usefixtures("heeded_sigint")
 def test_the_engine_ends_with_its_parent(end: signal.Signals, status: int) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
