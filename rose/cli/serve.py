@@ -199,9 +199,7 @@ async def _serve_in_processes(
 ) -> None:
     from rose.server.fleet import Fleet
 
-    settings = dataclasses.replace(settings, metrics_folder=str(engine.folder))
-    if settings.response_store == "memory":  # which is not one: this file is, to all of them, and ends with the engine
-        settings = dataclasses.replace(settings, response_store=f"sqlite:{engine.folder}/responses.sqlite")
+    settings = dataclasses.replace(settings, shared_folder=str(engine.folder))
     fleet = Fleet(engine, folder, settings, listeners, grace_s=grace_s, on_started=announce)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

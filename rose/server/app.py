@@ -37,7 +37,7 @@ def create_app(
             f"{tokenizer.source} has ids up to {tokenizer.vocab_size - 1}, "
             f"but the model's vocabulary ends at {engine.info.vocab_size - 1}: they do not belong together"
         )
-    name, folder = settings.served_model_names[0], settings.metrics_folder
+    name, folder = settings.served_model_names[0], settings.shared_folder
     metrics = Metrics(engine, name, vllm_names=settings.vllm_metrics, folder=folder)
     generator = Generator(engine, chat_format, tokenizer, metrics)
     app = FastAPI(title="rose", version=__version__, root_path=settings.root_path, redoc_url=None)
@@ -57,7 +57,7 @@ def create_app(
         tokenizer=tokenizer,
         intake=intake,
         settings=settings,
-        store=open_store(settings.response_store),
+        store=open_store(settings.response_store, folder),
     )
     completions = Completions(
         generator=generator,

@@ -106,7 +106,7 @@ class Fleet:
             stdout=PIPE,
             pass_fds=(listener,),
             start_new_session=True,  # Ctrl-C is for this process, which then ends its children in order
-            env=os.environ | {"PROMETHEUS_MULTIPROC_DIR": self._settings.metrics_folder or ""},
+            env=os.environ | {"PROMETHEUS_MULTIPROC_DIR": self._settings.shared_folder or ""},
         )
         self._processes[number] = process
         if self._stopping.is_set():

@@ -24,8 +24,9 @@ class ServerSettings:
     `YYYY-MM-DD`, or None to leave the date out of prompts. response_store: where answers of the responses API are
     kept: `memory`, `none`, or `sqlite:PATH`. chat_format: how the model writes
     chats; `auto` goes by its files. health_timeout_s: an engine that owes an answer for longer is not healthy;
-    0 waits for ever. num_api_servers: how many processes answer at the one address. metrics_folder: where they keep
-    what they counted, so that each can tell of all; None for one alone. reasoning_summary: what comes of the wish for a
+    0 waits for ever. num_api_servers: how many processes answer at the one address. shared_folder: where they keep
+    what they counted and what is to be in their memory, so that each can tell of all; None for one alone.
+    reasoning_summary: what comes of the wish for a
     summary of the reasoning: none is written, or the reasoning's own text takes its place. tools: those that the
     server runs itself.
     """
@@ -46,7 +47,7 @@ class ServerSettings:
     chat_format: str = "auto"
     health_timeout_s: float = 120.0
     num_api_servers: int = 1
-    metrics_folder: str | None = None
+    shared_folder: str | None = None
     reasoning_summary: ReasoningSummary = "none"
     tools: ToolSettings = field(default_factory=ToolSettings)
 

@@ -75,10 +75,15 @@ class ResponseStore(Protocol):
         ...
 
 
-def open_store(spec: str) -> ResponseStore:
-    """The store for `memory`, `none`, or `sqlite:PATH`. Raises `ConfigError` for anything else, or a bad file."""
+def open_store(spec: str, shared_folder: str | None = None) -> ResponseStore:
+    """The store for `memory`, `none`, or `sqlite:PATH`. Raises `ConfigError` for anything else, or a bad file.
+
+    shared_folder: of several processes that answer as one, whose `memory` is a file in it.
+    """
     kind, _, path = spec.partition(":")
     match kind, path:
+        case "memory", "" if shared_folder is not None:
+            return SqliteStore(Path(shared_folder) / "responses.sqlite", MAX_IN_MEMORY, MAX_BYTES_IN_MEMORY)
         case "memory", "":
             return MemoryStore()
         case "none", "":
@@ -186,7 +191,8 @@ class MemoryStore:
 
 
 class SqliteStore:
-    """Keeps responses in a file that outlives the server, up to a number; the oldest go first.
+    """Keeps responses in a file that outlives the server, up to a number, and a size if one is given; the oldest go
+    first.
 
     Each operation has its own connection, in a thread: nothing is shared, nothing has to be closed, and several
     processes can use the file. The threads are the store's own, since a file that another program locks holds them for
@@ -195,9 +201,10 @@ class SqliteStore:
 
     keeps = True
 
-    def __init__(self, path: Path, max_responses: int = MAX_IN_SQLITE) -> None:
+    def __init__(self, path: Path, max_responses: int = MAX_IN_SQLITE, max_bytes: int | None = None) -> None:
         self._path = path
         self._max_responses = max_responses
+        self._max_bytes = max_bytes
         self._threads = ThreadPoolExecutor(_SQLITE_THREADS, thread_name_prefix="response-store")
         try:
             with self._connection() as connection:
@@ -245,7 +252,11 @@ class SqliteStore:
             connection.executemany(
                 "insert or replace into items values (?, ?)", [(item_id, record.id) for item_id in _item_ids(record)]
             )
-            _forget(connection, "number <= ?", (cursor.lastrowid or 0) - self._max_responses)
+            newest = cursor.lastrowid or 0
+            _forget(connection, "number <= ?", newest - self._max_responses)
+            while self._max_bytes is not None and _num_bytes(connection) > self._max_bytes:
+                if not _forget(connection, "number = (select min(number) from responses) and number < ?", newest):
+                    break
 
     def _get(self, response_id: str) -> StoredResponse | None:
         with self._connection() as connection:
@@ -271,6 +282,14 @@ def _forget(connection: sqlite3.Connection, which: str, value: str | int) -> int
     """Delete the responses that `which`, a condition with one place, finds, and their items. Returns how many."""
     connection.execute(f"delete from items where response_id in (select id from responses where {which})", (value,))
     return connection.execute(f"delete from responses where {which}", (value,)).rowcount
+
+
+def _num_bytes(connection: sqlite3.Connection) -> int:
+    """How much of the file is in use."""
+    pages, free, page_bytes = (
+        connection.execute(f"pragma {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+    )
+    return int((pages - free) * page_bytes)
 
 
 def _decode(encoded: bytes) -> StoredResponse:

@@ -48,6 +48,21 @@ async def test_memory_is_bounded_in_bytes_and_keeps_what_is_used() -> None:
     assert await store.get("e") is not None, "the newest stays, whatever its size"
 
 
+async def test_the_memory_of_several_processes_is_bounded_in_bytes_too(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("rose.server.responses.store.MAX_BYTES_IN_MEMORY", 1 << 20)
+    ours, theirs = (open_store("memory", str(tmp_path)) for _ in range(2))
+    for i in range(40):
+        await (ours, theirs)[i % 2].put(record(f"resp_{i}", "x" * 100_000))
+    kept = [i for i in range(40) if await ours.get(f"resp_{i}") is not None]
+    assert kept == list(range(40 - len(kept), 40)), "the newest"
+    assert 8 <= len(kept) <= 10
+    assert (tmp_path / "responses.sqlite").stat().st_size < 2 << 20
+    await theirs.put(record("resp_large", "x" * (2 << 20)))
+    assert await ours.get("resp_large") is not None, "one that is larger than all that may be is still kept"
+    assert await ours.get("resp_39") is None
+    assert await ours.find_item("msg_resp_39") is None
+
+
 async def test_a_record_that_cannot_be_read_counts_as_forgotten(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "a.db")
     for name in "ab":
