@@ -36,12 +36,16 @@ class Completion:
 
 @dataclass(slots=True)
 class Generation:
-    """All completions of one prompt. prompt: the text, if it was one. num_cached_tokens: from the prefix cache."""
+    """All completions of one prompt. prompt: the text, if it was one. num_cached_tokens: from the prefix cache.
+
+    prompt_logprobs: one entry for each token of the prompt but the first, if they were asked for.
+    """
 
     prompt: str | None
     prompt_token_ids: list[int]
     outputs: list[Completion]
     num_cached_tokens: int = 0
+    prompt_logprobs: list[TokenLogprobs] | None = None
 
 
 class LLM:
@@ -162,6 +166,8 @@ def _match_params(given: SamplingParams | Sequence[SamplingParams] | None, count
 def _take(generation: Generation, output: RequestOutput) -> None:
     completion = generation.outputs[output.index]
     completion.token_ids += output.token_ids
+    if output.prompt_logprobs is not None:
+        generation.prompt_logprobs = output.prompt_logprobs
     if output.logprobs is not None:
         completion.logprobs = completion.logprobs or []
         completion.logprobs += output.logprobs

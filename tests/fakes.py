@@ -130,14 +130,19 @@ class FakeEngine:
     async def _play_one(self, opened: _Open, index: int) -> AsyncIterator[RequestOutput]:
         request, params = opened.request, opened.request.sampling_params
         num_prompt = len(request.prompt_token_ids)
+        told = params.prompt_logprobs is None or index > 0
 
         def output(ids: Sequence[int] = (), reason: FinishReason | None = None, failure: RequestFailure | None = None):
+            nonlocal told
             logprobs = [_logprobs(i, params.logprobs) for i in ids] if params.logprobs is not None else None
+            prompt = None if told or not ids else request.prompt_token_ids[1:]
+            told = told or bool(ids)
             return RequestOutput(
                 request_id=request.request_id,
                 index=index,
                 token_ids=list(ids),
                 logprobs=logprobs,
+                prompt_logprobs=None if prompt is None else [_logprobs(i, params.prompt_logprobs or 0) for i in prompt],
                 finish_reason=reason,
                 num_prompt_tokens=num_prompt,
                 num_cached_tokens=num_prompt // 2,

@@ -123,7 +123,9 @@ def lines_of(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
 
 
 def test_generate_prints_json_lines(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
-    command.generate("fake", prompt=["abc", "b"], max_tokens=3, n=2, seed=1, logprobs=1, device="cpu")
+    command.generate(
+        "fake", prompt=["abc", "b"], max_tokens=3, n=2, seed=1, logprobs=1, prompt_logprobs=0, device="cpu"
+    )
     rows = lines_of(capsys)
     assert [(row["index"], row["completion"], row["prompt"]) for row in rows] == [
         (0, 0, "abc"),
@@ -136,6 +138,12 @@ def test_generate_prints_json_lines(llm: LLM, capsys: pytest.CaptureFixture[str]
     assert rows[0]["text"] == expected.outputs[0].text
     assert rows[0]["finish_reason"] == "length"
     assert isinstance(rows[0]["logprobs"], list)
+    assert [len(row["prompt_logprobs"]) for row in rows] == [
+        2,
+        2,
+        0,
+        0,
+    ]  # a token a letter, and nothing foretells the first
 
 
 def test_generate_reads_files_and_standard_input(

@@ -34,6 +34,7 @@ def generate(
     n: int = 1,
     seed: int | None = None,
     logprobs: int | None = None,
+    prompt_logprobs: int | None = None,
     ignore_eos: bool = False,
     device: str = "auto",
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
@@ -70,6 +71,8 @@ def generate(
         The same seed gives the same tokens.
     logprobs
         Print log-probabilities, and those of this many alternatives.
+    prompt_logprobs
+        The same for the prompt's tokens but the first.
     ignore_eos
         Do not end at the model's end-of-text tokens.
     device
@@ -93,6 +96,7 @@ def generate(
         min_p=min_p,
         seed=seed,
         logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
         max_tokens=max_tokens,
         ignore_eos=ignore_eos,
     )
@@ -175,6 +179,8 @@ def _to_json(index: int, generation: "Generation", completion: "Completion") -> 
     }
     if completion.logprobs is not None:
         row["logprobs"] = [{"logprob": entry.logprob, "top": entry.top} for entry in completion.logprobs]
+    if generation.prompt_logprobs is not None:
+        row["prompt_logprobs"] = [{"logprob": entry.logprob, "top": entry.top} for entry in generation.prompt_logprobs]
     if completion.error is not None:
         row["error"] = completion.error
     return row

@@ -74,6 +74,7 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     """What one step brought one completion of a request.
 
     token_ids: the new ids only; the stopping id, if any, is the last. logprobs: one entry per new id when asked for.
+    prompt_logprobs: when asked for, with the first tokens of the first completion: of each token of the prompt but one.
     finish_reason: None while it goes on; then exactly one output carries it. num_cached_tokens: prompt tokens taken
     from the prefix cache. queue_s: how long it waited for its first place in a batch. error: set if and only if
     finish_reason is `error`.
@@ -83,6 +84,7 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     index: int = 0
     token_ids: list[int] = msgspec.field(default_factory=list)
     logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
     finish_reason: FinishReason | None = None
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from rose.engine.messages import AddRequest, FinishReason
+from rose.engine.messages import AddRequest, FinishReason, TokenLogprobs
 from rose.engine.sampling_params import MAX_N, SamplingParams
 from rose.errors import ContextLengthExceeded, RequestError
 
@@ -32,6 +32,7 @@ class Request:
     num_cached_tokens: prompt tokens that the prefix cache had when it first ran. arrival_s: the clock when it came;
     queue_s: how long it then waited to run for the first time.
     followers: completions of the same prompt that wait until this one has computed it, to share its blocks.
+    prompt_logprobs: what is known so far of the prompt's tokens; None once it is told, or if nobody asked.
     """
 
     key: int
@@ -50,6 +51,7 @@ class Request:
     queue_s: float = 0.0
     block_hashes: list[bytes] = field(default_factory=list)
     followers: list["Request"] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -113,6 +115,7 @@ def build_requests(
             num_prompt_tokens=num_prompt_tokens,
             max_tokens_total=max_tokens_total,
             stop_ids=stop_ids,
+            prompt_logprobs=[] if index == 0 and params.prompt_logprobs is not None else None,
         )
         for index in range(params.n)
     ]

@@ -24,7 +24,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     seen in prompt or output (Keskar et al. 2019, CTRL).
     logit_bias: token id -> added to its logit, -100 to 100. seed: same seed, same tokens, alone or in a batch;
     completion `i` of n uses `seed + i`.
-    logprobs: None for none, 0 for the chosen token's, k for the top k besides.
+    logprobs: None for none, 0 for the chosen token's, k for the top k besides. prompt_logprobs: the same of the
+    prompt's tokens but the first, which nothing foretells; told once for all n.
     max_tokens: None for as many as fit the context. min_tokens: stop ids are masked until then.
     stop_token_ids: end the request; the stopping id is the last of its output ids. ignore_eos: pay them no heed.
     grammar: what the output must follow, one of llguidance's grammars in Lark. The request ends with `stop` where
@@ -42,6 +43,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     logit_bias: dict[int, float] | None = None
     seed: int | None = None
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     max_tokens: int | None = None
     min_tokens: int = 0
     stop_token_ids: tuple[int, ...] = ()
@@ -59,6 +61,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             ("frequency_penalty", self.frequency_penalty, -2.0, 2.0),
             ("repetition_penalty", self.repetition_penalty, 0.01, 100.0),
             ("logprobs", self.logprobs or 0, 0, MAX_TOP_LOGPROBS),
+            ("prompt_logprobs", self.prompt_logprobs or 0, 0, MAX_TOP_LOGPROBS),
             ("max_tokens", 1 if self.max_tokens is None else self.max_tokens, 1, _MAX_INT),
             ("min_tokens", self.min_tokens, 0, _MAX_INT),
             ("seed", self.seed or 0, -_MAX_INT - 1, _MAX_INT),

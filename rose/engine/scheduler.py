@@ -13,6 +13,8 @@ computes its tokens again.
 
 import time
 
+import msgspec
+
 from rose.engine.decoders.base import Decoder
 from rose.engine.kv_cache.manager import KVCacheManager
 from rose.engine.messages import EngineStats, FinishReason, RequestFailure, RequestOutput, TokenLogprobs
@@ -113,12 +115,14 @@ class Scheduler:
                 is_poisoned = result.error_code == "model_error"
                 outputs.append(self._finish(request, "error", failure, forget=is_poisoned))
                 continue
-            num_accepted = len(result.token_ids) - 1 if result is not None else 0
+            num_accepted = len(result.token_ids) - 1 if result is not None and result.token_ids else 0
             request.num_computed_tokens += scheduled.num_tokens - scheduled.num_draft_tokens + num_accepted
             self.kv_cache.commit(request)
             if request.followers and request.has_computed_prompt:
                 self._release_followers(request)
-            if result is not None:
+            if result is not None and result.prompt_logprobs and request.prompt_logprobs is not None:
+                request.prompt_logprobs += result.prompt_logprobs
+            if result is not None and result.token_ids:
                 outputs.append(self._append(request, result))
         return outputs
 
@@ -189,6 +193,8 @@ class Scheduler:
         self.kv_cache.free(request)
         request.num_computed_tokens = 0
         request.num_draft_tokens = 0
+        if request.prompt_logprobs is not None:
+            request.prompt_logprobs = []  # it computes its prompt anew
         self._dropped.append(request.key)
         self._waiting.push_front(request)
         self._counters.num_preemptions += 1
@@ -205,9 +211,13 @@ class Scheduler:
             reason = "stop"
         token_ids = result.token_ids[:num_taken]
         logprobs = None if result.logprobs is None else result.logprobs[:num_taken]
-        if reason is None:
-            return self._output(request, token_ids, logprobs)
-        return self._finish(request, reason, token_ids=token_ids, logprobs=logprobs)
+        output = (
+            self._output(request, token_ids, logprobs)
+            if reason is None
+            else self._finish(request, reason, token_ids=token_ids, logprobs=logprobs)
+        )
+        told, request.prompt_logprobs = request.prompt_logprobs, None
+        return output if told is None else msgspec.structs.replace(output, prompt_logprobs=told)
 
     def _finish(
         self,
@@ -263,6 +273,7 @@ class Scheduler:
             seed=request.seed,
             stop_ids=request.stop_ids,
             block_tables=tuple(list(table) for table in self.kv_cache.block_tables(request)),
+            prompt_logprobs=None if request.prompt_logprobs is None else request.params.prompt_logprobs,
         )
 
     @staticmethod

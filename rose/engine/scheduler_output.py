@@ -10,6 +10,7 @@ class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request that workers do not hold yet, or no longer hold after a preemption.
 
     token_ids: prompt, and output so far. block_tables: one list of blocks for each KV group, as it stands.
+    prompt_logprobs: how many of the best to tell for each token of the prompt; None if nothing is to be told of them.
     """
 
     key: int
@@ -19,6 +20,7 @@ class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     stop_ids: tuple[int, ...]
     block_tables: tuple[list[int], ...]
+    prompt_logprobs: int | None = None
 
 
 class ScheduledRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,13 +48,15 @@ class SchedulerOutput(msgspec.Struct, kw_only=True):
 class SampledTokens(msgspec.Struct, frozen=True, kw_only=True):
     """What a step brought one request.
 
-    is_complete: its grammar allows nothing more. error: why it cannot go on; then there are no tokens. error_code: as
-    in `RequestFailure`.
+    prompt_logprobs: of the prompt's tokens, each that follows one which this step computed; a step may bring these and
+    no tokens. is_complete: its grammar allows nothing more. error: why it cannot go on; then there are no tokens.
+    error_code: as in `RequestFailure`.
     """
 
     key: int
     token_ids: list[int]
     logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
     is_complete: bool = False
     error: str | None = None
     error_code: str = "model_error"

@@ -18,7 +18,7 @@ from rose.chat.format import ChatFormat, StreamParser
 from rose.chat.plain_text import PlainTextParser
 from rose.chat.tokenizer import Tokenizer
 from rose.engine.client import EngineClient, RequestOutputs
-from rose.engine.messages import AddRequest, RequestFailure, RequestOutput
+from rose.engine.messages import AddRequest, RequestFailure, RequestOutput, TokenLogprobs
 from rose.engine.sampling_params import SamplingParams
 from rose.errors import ContextLengthExceeded, EngineDead, RequestError
 from rose.server.completion import Completion, CompletionDelta
@@ -76,6 +76,8 @@ class Generation:
         record: RequestRecord,
     ) -> None:
         self.prompt_token_ids = request.prompt_token_ids
+        self.prompt_logprobs: list[TokenLogprobs] = []
+        """When asked for, of each token of the prompt but the first; there before any delta."""
         self.usage = Usage(len(request.prompt_token_ids))
         self._engine = engine
         self._request_id = request.request_id
@@ -147,6 +149,8 @@ class Generation:
 
     def _take(self, output: RequestOutput) -> CompletionDelta | None:
         completion = self._completions[output.index]
+        if output.prompt_logprobs is not None:
+            self.prompt_logprobs = output.prompt_logprobs
         if completion.is_finished:
             return None
         delta = completion.push(output)

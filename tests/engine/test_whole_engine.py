@@ -9,7 +9,7 @@ from rose.engine.core import EngineCore
 from rose.engine.sampling_params import SamplingParams
 from rose.engine.worker.worker import build_core
 from tests.checkpoints import TinyShape, write_checkpoint
-from tests.engine.engines import Results, add, run
+from tests.engine.engines import GREEDY, Results, add, run
 from tests.models.oracle import make_oracle, oracle_logits
 
 SHAPE = TinyShape()  # window 8, original context 64
@@ -61,6 +61,40 @@ def test_greedy_tokens_and_logprobs(checkpoint, options, oracle):
         for entry, row in zip(result.logprobs, expected, strict=True):
             assert entry.logprob == pytest.approx(row.max().item(), abs=1e-4)
             assert [value for _, value in entry.top] == pytest.approx(row.topk(3).values.tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"max_num_batched_tokens": 16, "max_num_seqs": 8},
+        {"num_blocks": 95, "max_model_len": 361},  # so few that requests are preempted
+    ],
+    ids=["roomy", "in chunks", "short of blocks"],
+)
+def test_logprobs_of_prompts(checkpoint, options, oracle):
+    core = make_core(checkpoint, **options)
+    params = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True, prompt_logprobs=2, n=2)
+    told = {}
+    for _ in range(2):  # the second time all prompts are in the prefix cache
+        for name, prompt in PROMPTS.items():
+            add(core, name, prompt, params)
+            add(core, f"{name}, not asked", prompt, GREEDY)
+        while core.has_work:
+            for output in core.step().outputs:
+                assert output.finish_reason != "error", output.error
+                if output.prompt_logprobs is not None:
+                    assert (output.index, output.request_id in told) == (0, False)
+                    assert output.token_ids
+                    told[output.request_id] = output.prompt_logprobs
+        assert told.keys() == PROMPTS.keys()
+        for name, prompt in PROMPTS.items():
+            expected = oracle_logits(oracle, prompt)[:-1].log_softmax(-1)
+            entries = told.pop(name)
+            assert len(entries) == len(prompt) - 1
+            for entry, row, token_id in zip(entries, expected, prompt[1:], strict=True):
+                assert entry.logprob == pytest.approx(row[token_id].item(), abs=1e-4)
+                assert [value for _, value in entry.top] == pytest.approx(row.topk(2).values.tolist(), abs=1e-4)
 
 
 def test_a_seeded_request_draws_the_same_alone_and_in_a_batch(checkpoint):

@@ -65,10 +65,16 @@ class KVCacheManager:
     def find_prefix(self, request: Request) -> PrefixHit:
         """The longest cached beginning, at most all tokens but one: the last must be computed to get its logits.
 
+        None of it, if the logits of the whole prompt are wanted.
+
         Full attention needs every block of the beginning; a sliding group only those that the next token sees.
         """
         groups, block_size = self.spec.groups, self.spec.block_size
-        hashes = self._hashes(request, (request.num_tokens - 1) // block_size) if self._caching else []
+        hashes = (
+            self._hashes(request, (request.num_tokens - 1) // block_size)
+            if self._caching and request.prompt_logprobs is None
+            else []
+        )
         end = len(hashes)
         for index, group in enumerate(groups):
             if group.sliding_window is None:

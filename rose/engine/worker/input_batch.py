@@ -25,6 +25,19 @@ class _Held:
     is_plain: bool
 
 
+@dataclass(frozen=True, slots=True)
+class PromptRows:
+    """Rows of a batch that foretell tokens of a prompt: row first_row + i the token targets[i], an int64 array.
+
+    num_top: how many of the best to tell besides.
+    """
+
+    key: int
+    first_row: int
+    targets: npt.NDArray[np.int64]
+    num_top: int
+
+
 class InputBatch:
     """Token ids and block tables of up to `max_num_seqs` requests, one row each, on the host.
 
@@ -77,6 +90,19 @@ class InputBatch:
     def sampling_keys(self, scheduled: Sequence[ScheduledRequest]) -> list[int]:
         """Keys of the requests that reach the end of their tokens, in the order of `scheduled`."""
         return [s.key for s in scheduled if self._samples(s)]
+
+    def prompt_rows(self, scheduled: Sequence[ScheduledRequest]) -> list[PromptRows]:
+        """Of which rows of the batch the prompts' log-probabilities are to be told."""
+        found: list[PromptRows] = []
+        first = 0
+        for s in scheduled:
+            held = self._held[s.key]
+            last = min(s.num_computed_tokens + s.num_tokens, held.request.num_prompt_tokens - 1)
+            if held.request.prompt_logprobs is not None and last > s.num_computed_tokens:
+                targets = self._token_ids[held.row, s.num_computed_tokens + 1 : last + 1].copy()
+                found.append(PromptRows(s.key, first, targets, held.request.prompt_logprobs))
+            first += s.num_tokens
+        return found
 
     def fill(self, inputs: StepInputs, scheduled: Sequence[ScheduledRequest]) -> None:
         """Write a step's inputs and send them to the device. The order of its requests is that of `scheduled`.

@@ -1,19 +1,24 @@
 """One step on the device: inputs, forward pass, sampling."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 
 import msgspec
 import torch
 from torch import Tensor
 
+from rose.engine.messages import TokenLogprobs
 from rose.engine.scheduler_output import SampledTokens, ScheduledRequest, SchedulerOutput
 from rose.engine.worker.cuda_graph import ForwardGraphs
-from rose.engine.worker.grammar import NO_MASKS, Grammars, Progress
-from rose.engine.worker.input_batch import InputBatch
-from rose.engine.worker.sampler import Sampled, as_sampled, sample
+from rose.engine.worker.grammar import NO_MASKS, Grammars, Masks, Progress
+from rose.engine.worker.input_batch import InputBatch, PromptRows
+from rose.engine.worker.input_buffers import StepInputs
+from rose.engine.worker.sampler import Sampled, as_sampled, sample, token_logprobs
 from rose.kernels.sampling.op import sample_tokens
 from rose.models.base import CausalLM
+
+_PROMPT_ROWS = 64  # of a prompt whose logits are in memory together
 
 
 class ModelRunner:
@@ -34,21 +39,20 @@ class ModelRunner:
 
     @torch.inference_mode()
     def execute(self, output: SchedulerOutput) -> list[SampledTokens]:
-        """Compute one step; an entry for each request that reached the end of its known tokens."""
+        """Compute one step; an entry for each request that reached the end of its known tokens or tells of its prompt."""
         self._inputs.apply(output)
         if self._grammars is not None:
             self._grammars.apply(output)
         keys = self._inputs.sampling_keys(output.scheduled)
         pending = None if self._grammars is None else self._grammars.begin_masks(keys)
-        computed = self._forward(output.scheduled, len(keys))
-        if computed is None:
-            return []
-        logits, chosen = computed
-        if self._inputs.all_plain(keys):
-            return self._take(keys, as_sampled(chosen), {})
-        rows = [self._inputs.sampling_row(key) for key in keys]
-        masks = NO_MASKS if pending is None else pending.result()
-        return self._take(keys, sample(logits, rows, masks.mask), masks.failures)
+        prompts = self._inputs.prompt_rows(output.scheduled)
+        if not prompts:
+            return self._sample(keys, self._forward(output.scheduled, len(keys)), pending)
+        inputs, hidden = self._forward_eagerly(output.scheduled)
+        told = {rows.key: self._prompt_logprobs(hidden, rows) for rows in prompts}
+        results = self._sample(keys, self._logits(inputs, hidden, len(keys)), pending)
+        results = [msgspec.structs.replace(each, prompt_logprobs=told.pop(each.key, None)) for each in results]
+        return results + [SampledTokens(key=key, token_ids=[], prompt_logprobs=each) for key, each in told.items()]
 
     @contextmanager
     def without_graphs(self) -> Iterator[None]:
@@ -71,13 +75,43 @@ class ModelRunner:
             self._inputs.fill(inputs, scheduled)
             logits, chosen = self._graphs.run(padded, inputs)
             return (logits[:num_sampling], chosen[:, :num_sampling]) if num_sampling else None
-        inputs = self._inputs.buffers.inputs(shape)
+        return self._logits(*self._forward_eagerly(scheduled), num_sampling)
+
+    def _forward_eagerly(self, scheduled: Sequence[ScheduledRequest]) -> tuple[StepInputs, Tensor]:
+        """A step's inputs and the last hidden states, [num_tokens, hidden_size]."""
+        inputs = self._inputs.buffers.inputs(self._inputs.shape(scheduled))
         self._inputs.fill(inputs, scheduled)
-        hidden = self._model.forward(inputs.batch)  # [num_tokens, hidden_size]
+        return inputs, self._model.forward(inputs.batch)
+
+    def _logits(self, inputs: StepInputs, hidden: Tensor, num_sampling: int) -> tuple[Tensor, Tensor] | None:
+        """What `_forward` returns."""
         if not num_sampling:
             return None
         logits = self._model.compute_logits(hidden[inputs.sampling_rows[:num_sampling]])
         return logits, sample_tokens(logits, inputs.temperatures[:num_sampling], inputs.uniforms[:num_sampling])
+
+    def _prompt_logprobs(self, hidden: Tensor, rows: PromptRows) -> list[TokenLogprobs]:
+        """A few rows at a time: the logits of a whole prompt would take more memory than the model."""
+        told: list[TokenLogprobs] = []
+        for start in range(0, len(rows.targets), _PROMPT_ROWS):
+            targets = torch.from_numpy(rows.targets[start : start + _PROMPT_ROWS]).to(hidden.device)
+            first = rows.first_row + start
+            logits = self._model.compute_logits(hidden[first : first + len(targets)])
+            told += token_logprobs(logits, targets, [rows.num_top] * len(targets))
+        return told
+
+    def _sample(
+        self, keys: list[int], computed: tuple[Tensor, Tensor] | None, pending: Future[Masks] | None
+    ) -> list[SampledTokens]:
+        """The tokens of a step. computed: what `_forward` returned; pending: the masks of grammars."""
+        if computed is None:
+            return []
+        logits, chosen = computed
+        if self._inputs.all_plain(keys):
+            return self._take(keys, as_sampled(chosen), {})
+        rows = [self._inputs.sampling_row(key) for key in keys]
+        masks = NO_MASKS if pending is None else pending.result()
+        return self._take(keys, sample(logits, rows, masks.mask), masks.failures)
 
     def _take(self, keys: list[int], sampled: list[Sampled], refused: Mapping[int, str]) -> list[SampledTokens]:
         """The results of a step, when the grammars have heard of them. refused: as `Masks.failures`."""

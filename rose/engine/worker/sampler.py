@@ -119,11 +119,18 @@ def _logprobs(logits: Tensor, token_ids: Tensor, rows: Sequence[SamplingRow]) ->
     if not asking:
         return found
     index = torch.tensor(asking, device=logits.device)
-    logprobs = logits[index].float().log_softmax(dim=-1)  # [num_asking, vocab_size]
-    chosen = logprobs.gather(1, token_ids[index, None])[:, 0].tolist()
-    num_top = min(max(rows[i].params.logprobs or 0 for i in asking), logits.shape[-1])
-    top = logprobs.topk(num_top, dim=-1)
-    for i, logprob, values, ids in zip(asking, chosen, top.values.tolist(), top.indices.tolist(), strict=True):
-        count = rows[i].params.logprobs or 0
-        found[i] = TokenLogprobs(logprob=logprob, top=list(zip(ids[:count], values[:count], strict=True)))
+    counts = [rows[i].params.logprobs or 0 for i in asking]
+    for i, entry in zip(asking, token_logprobs(logits[index], token_ids[index], counts), strict=True):
+        found[i] = entry
     return found
+
+
+def token_logprobs(logits: Tensor, token_ids: Tensor, counts: Sequence[int]) -> list[TokenLogprobs]:
+    """For each row of logits [num_rows, vocab_size] that of its token, [num_rows] int64, and the counts[i] best."""
+    logprobs = logits.float().log_softmax(dim=-1)
+    chosen = logprobs.gather(1, token_ids[:, None])[:, 0].tolist()
+    top = logprobs.topk(min(max(counts), logits.shape[-1]), dim=-1)
+    return [
+        TokenLogprobs(logprob=logprob, top=list(zip(ids[:count], values[:count], strict=True)))
+        for logprob, values, ids, count in zip(chosen, top.values.tolist(), top.indices.tolist(), counts, strict=True)
+    ]

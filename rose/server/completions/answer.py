@@ -36,10 +36,10 @@ class Answer:
         self._id = f"cmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
         prompts = [generation.prompt_token_ids for generation in batch.generations]
-        echoes = [tokenizer.decode(ids) if body.echo else "" for ids in prompts]
+        with_logprobs = body.logprobs is not None
         self._writers = [
-            ChoiceWriter(i * self._num_each + k, tokenizer, echo=echo, with_logprobs=body.logprobs is not None)
-            for i, echo in enumerate(echoes)
+            ChoiceWriter(i * self._num_each + k, tokenizer, echo=ids if body.echo else (), with_logprobs=with_logprobs)
+            for i, ids in enumerate(prompts)
             for k in range(self._num_each)
         ]
 
@@ -75,7 +75,8 @@ class Answer:
     async def _choices(self) -> AsyncGenerator[Choice, None]:
         async with aclosing(self._batch.deltas()) as deltas:
             async for position, delta in deltas:
-                yield self._writers[position * self._num_each + delta.index].write(delta)
+                told = self._batch.generations[position].prompt_logprobs
+                yield self._writers[position * self._num_each + delta.index].write(delta, told)
 
     def _completion(self, choices: Sequence[Choice], counts: TokenCounts | None) -> TextCompletion:
         return TextCompletion(

@@ -1,5 +1,7 @@
 """From the request body to what the generator takes; refusals name their field."""
 
+import msgspec
+
 from rose.chat.plain_text import plain_text_grammar
 from rose.chat.tokenizer import Tokenizer
 from rose.errors import RequestError
@@ -15,8 +17,6 @@ MAX_PROMPTS = 2048
 
 def to_generation_requests(body: CompletionRequest, tokenizer: Tokenizer, vocab_size: int) -> list[GenerationRequest]:
     """One request for each prompt. Raises `RequestError` for what cannot be honoured."""
-    if body.echo and body.logprobs is not None:
-        raise unsupported("logprobs", "logprobs with echo are not supported: there are none of the prompt's tokens")
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise unsupported("best_of", f"best_of is not supported, except as n, which is {body.n or 1}")
     form = wanted_form(body)
@@ -27,6 +27,8 @@ def to_generation_requests(body: CompletionRequest, tokenizer: Tokenizer, vocab_
         logprobs=body.logprobs,
         grammar=None if form is None else plain_text_grammar(form),
     )
+    if body.echo:
+        params = msgspec.structs.replace(params, prompt_logprobs=body.logprobs)
     stop = stop_strings(body.stop)
     return [
         GenerationRequest(conversation=TokenPrompt(ids), sampling_params=params, stop=stop)

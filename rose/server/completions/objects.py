@@ -7,11 +7,14 @@ from msgspec import UNSET, UnsetType
 
 
 class Logprobs(msgspec.Struct, frozen=True):
-    """Log-probabilities in this API's old form: parallel lists, and alternatives by their text."""
+    """Log-probabilities in this API's old form: parallel lists, and alternatives by their text.
+
+    The first token of an echoed prompt has neither, for nothing foretells it.
+    """
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 

@@ -104,6 +104,28 @@ async def test_logprobs_in_the_old_form(serve: Serve) -> None:
     assert [t for each in streamed for t in each["text_offset"]] == logprobs["text_offset"]
 
 
+async def test_logprobs_of_an_echoed_prompt(serve: Serve, tokenizer: Tokenizer) -> None:
+    asked = {"prompt": ["The tide é", "x"], "echo": True, "logprobs": 1, "n": 2}
+    async with serve(TEXT + "<|return|>") as server:
+        # Not checked by OpenAI's types, which know no null in these lists, though its server writes them.
+        whole = (await ask(server, **asked)).json()
+        events = [line.removeprefix("data: ") for line in (await ask(server, stream=True, **asked)).text.split("\n\n")]
+        chunks = [json.loads(event) for event in events if event.startswith("{")]
+        unasked = (await ask_whole(server, prompt="The", echo=True))["choices"][0]
+    assert (unasked["text"], unasked["logprobs"]) == ("The" + TEXT, None)
+    for choice, prompt in zip(whole["choices"], ["The tide é"] * 2 + ["x"] * 2, strict=True):
+        ids, logprobs = tokenizer.encode(prompt), choice["logprobs"]
+        assert choice["text"] == prompt + TEXT
+        assert (logprobs["token_logprobs"][0], logprobs["top_logprobs"][0]) == (None, None)
+        assert None not in logprobs["token_logprobs"][1:]
+        assert len(logprobs["tokens"]) > len(ids)
+        for token, offset in zip(logprobs["tokens"], logprobs["text_offset"], strict=True):
+            assert "\ufffd" in token or choice["text"][offset:].startswith(token)
+        pieces = [c["logprobs"] for chunk in chunks for c in chunk["choices"] if c["index"] == choice["index"]]
+        for key in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+            assert [x for piece in pieces for x in piece[key]] == logprobs[key]
+
+
 async def test_limits_and_stop_strings(serve: Serve) -> None:
     async with serve(TEXT + "<|return|>") as server:
         assert (await ask_whole(server, stop=["4", " tides"]))["choices"][0]["text"] == "High at "
@@ -132,7 +154,6 @@ async def test_limits_and_stop_strings(serve: Serve) -> None:
         ({"response_format": {"type": "json_object"}, "guided_regex": "a"}, "guided_regex"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"structured_outputs": {"json": {"uniqueItems": True}}}, "structured_outputs.json"),
-        ({"echo": True, "logprobs": 1}, "logprobs"),
         ({"logprobs": 99}, "logprobs"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"stop": [""]}, "stop"),
