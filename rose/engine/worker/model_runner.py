@@ -39,7 +39,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def execute(self, output: SchedulerOutput) -> list[SampledTokens]:
-        """Compute one step; an entry for each request that reached the end of its known tokens or tells of its prompt."""
+        """Compute one step; an entry for each request that reached the end of its tokens or tells of its prompt."""
         self._inputs.apply(output)
         if self._grammars is not None:
             self._grammars.apply(output)
