@@ -112,6 +112,6 @@ class Traffic(RuleBasedStateMachine):
 
 
 Traffic.TestCase.settings = settings(
-    max_examples=200, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=100, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestTraffic = Traffic.TestCase

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mcp import Client
 
 _CLOSE_WAIT_S = 2.0
+_MAX_PAGES = 100
 
 # The package takes two seconds to import, and may not be there: only servers with such tools import it.
 
@@ -44,19 +45,31 @@ class McpFailed(Exception):
 
 async def list_tools(address: McpAddress) -> list[McpTool]:
     """All tools of the server. Raises `McpFailed`, and `ConfigError` if the package is not installed."""
-    try:
+    load_package()
+    listed: asyncio.Future[list[McpTool]] = asyncio.get_running_loop().create_future()
+
+    async def ask() -> None:
         async with _connected(address) as client:
             found, cursor = [], None
-            while True:
+            for _ in range(_MAX_PAGES):
                 page = await client.list_tools(cursor=cursor)
                 found += [McpTool(tool.name, tool.description, tool.input_schema) for tool in page.tools]
                 cursor = page.next_cursor
                 if cursor is None:
-                    return found
-    except ConfigError:
-        raise
-    except Exception as error:  # the package raises groups of whatever its transports raise
-        raise McpFailed(_reason(error)) from None
+                    listed.set_result(found)
+                    await asyncio.Event().wait()  # until it is ended: then the server is told
+            raise McpFailed(f"its list of tools has more than {_MAX_PAGES} pages")
+
+    task = asyncio.create_task(ask())
+    try:
+        either: set[asyncio.Future[Any]] = {listed, task}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if listed.done():
+            return listed.result()
+        error = task.exception()  # the package raises groups of whatever its transports raise
+        raise McpFailed(_reason(error) if error is not None else "the connection was closed")
+    finally:
+        await _leave(task)
 
 
 class McpSession:
@@ -86,15 +99,8 @@ class McpSession:
 
     async def close(self) -> None:
         """Close the connection, if there is one. A server that takes its time to take leave is not waited for."""
-        task = self._task
-        if task is None:
-            return
-        task.cancel()
-        if not (await asyncio.wait({task}, timeout=_CLOSE_WAIT_S))[0]:
-            task.cancel()
-            await asyncio.wait({task})
-        if not task.cancelled():
-            task.exception()  # has been looked at: a connection that broke at its end is nobody's loss
+        if self._task is not None:
+            await _leave(self._task)
 
     async def _serve(self) -> None:
         async with _connected(self._address) as client:
@@ -126,6 +132,16 @@ async def _connected(address: McpAddress) -> AsyncGenerator["Client", None]:
         Client(streamable_http_client(address.url, http_client=http), read_timeout_seconds=address.timeout_s) as client,
     ):
         yield client
+
+
+async def _leave(task: asyncio.Task[None]) -> None:
+    """End the task that holds a connection, which takes leave of the server, but not for as long as that one likes."""
+    task.cancel()
+    if not (await asyncio.wait({task}, timeout=_CLOSE_WAIT_S))[0]:
+        task.cancel()
+        await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()  # has been looked at: a connection that broke at its end is nobody's loss
 
 
 def _reason(error: BaseException) -> str:

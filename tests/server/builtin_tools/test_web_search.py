@@ -97,9 +97,9 @@ async def test_a_server_that_has_gone_is_told_to_the_model() -> None:
 
 async def test_a_server_that_does_not_take_leave_is_not_waited_for() -> None:
     async with rude_server() as url:
+        started = time.monotonic()
         session = WebSearch(await find_tools(McpAddress(url, timeout_s=30), {})).session()
         assert (await session.call("search", "{}")).failed
-        started = time.monotonic()
         await session.close()
         assert time.monotonic() - started < 10
 
