@@ -62,6 +62,7 @@ class InputBatch:
             np.zeros((max_num_seqs, spec.blocks_for(max_model_len)), dtype=np.int32) for _ in spec.groups
         ]
         self._held: dict[int, _Held] = {}
+        self._telling: set[int] = set()  # keys of requests that are to tell of their prompts
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
         self.buffers = InputBuffers(
             kv,
@@ -75,6 +76,7 @@ class InputBatch:
         """Bring the copy up to date with the scheduler."""
         for key in output.dropped:
             self._free_rows.append(self._held.pop(key).row)
+            self._telling.discard(key)
         for new in output.new:
             self._add(new)
         for scheduled in output.scheduled:
@@ -94,6 +96,8 @@ class InputBatch:
     def prompt_rows(self, scheduled: Sequence[ScheduledRequest]) -> list[PromptRows]:
         """Of which rows of the batch the prompts' log-probabilities are to be told."""
         found: list[PromptRows] = []
+        if not self._telling:
+            return found
         first = 0
         for s in scheduled:
             held = self._held[s.key]
@@ -197,6 +201,8 @@ class InputBatch:
 
     def _add(self, new: NewRequest) -> None:
         row = self._free_rows.pop()
+        if new.prompt_logprobs is not None:
+            self._telling.add(new.key)
         self._token_ids[row, : len(new.token_ids)] = new.token_ids
         for table, blocks in zip(self._block_tables, new.block_tables, strict=True):
             table[row, : len(blocks)] = blocks
