@@ -4,6 +4,7 @@ A completion's events are any number of deltas, then one `Finished`. Streamed an
 sequence: `rose.chat.merge.merge` (unstreamed) adds up what a stream would have sent.
 """
 
+import json
 from dataclasses import dataclass
 from typing import Literal
 
@@ -62,6 +63,15 @@ def finish_reason(engine_reason: str) -> FinishReason:
         case "stop" | "length" | "abort":
             return engine_reason
     return "error"
+
+
+def is_json(text: str) -> bool:
+    """Whether a call's arguments can be read."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 ChatEvent = ReasoningDelta | ContentDelta | ToolCallStart | ToolCallDelta | ToolCallEnd | Finished

@@ -4,7 +4,6 @@ Line feeds at the edges of reasoning, and in front of a call, belong to the mark
 what follows: with more text, or at the end of the turn, they are text.
 """
 
-import json
 from typing import Literal
 
 from rose.chat.chatml.recovery import Recovery
@@ -17,6 +16,7 @@ from rose.chat.events import (
     ToolCallEnd,
     ToolCallStart,
     finish_reason,
+    is_json,
 )
 
 TextKind = Literal["reasoning", "content"]
@@ -95,7 +95,7 @@ class AnswerWriter:
             self.note(Recovery.CUT_IN_TOOL_CALL)
         else:
             self._num_complete_calls += 1
-            if not _is_json("".join(self._arguments)):
+            if not is_json("".join(self._arguments)):
                 self.note(Recovery.ARGUMENTS_NOT_JSON)
         self._events.append(ToolCallEnd(self._num_calls, complete=not cut))
         self._num_calls += 1
@@ -116,11 +116,3 @@ class AnswerWriter:
     def _show(self, kind: TextKind, text: str) -> None:
         self._written.add(kind)
         self._events.append(ReasoningDelta(text) if kind == "reasoning" else ContentDelta(text))
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True

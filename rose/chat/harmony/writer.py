@@ -5,8 +5,6 @@ held back until it is known whether another message with text follows: then it w
 content.
 """
 
-import json
-
 from rose.chat.events import (
     ChatEvent,
     ContentDelta,
@@ -16,6 +14,7 @@ from rose.chat.events import (
     ToolCallEnd,
     ToolCallStart,
     finish_reason,
+    is_json,
 )
 from rose.chat.format import Section
 from rose.chat.harmony.recovery import Recovery
@@ -136,7 +135,7 @@ class AnswerWriter:
             self.note(Recovery.CUT_IN_TOOL_CALL)
         else:
             self._num_complete_calls += 1
-            if self._wants_json and not _is_json("".join(self._arguments)):
+            if self._wants_json and not is_json("".join(self._arguments)):
                 self.note(Recovery.ARGUMENTS_NOT_JSON)
         self._events.append(ToolCallEnd(self._num_calls, complete=not cut))
         self._num_calls += 1
@@ -153,11 +152,3 @@ class AnswerWriter:
             self.note(Recovery.KEPT_AS_TEXT)
             self._has_content = True
             self._events.append(ContentDelta(text))
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True

@@ -68,9 +68,7 @@ class ModelRunner:
 
         None if no request samples.
         """
-        shape = self._inputs.shape(scheduled)
-        padded = None if self._graphs is None else self._graphs.choose(shape)
-        if self._graphs is not None and padded is not None:
+        if self._graphs is not None and (padded := self._graphs.choose(self._inputs.shape(scheduled))) is not None:
             inputs = self._graphs.inputs(padded)
             self._inputs.fill(inputs, scheduled)
             logits, chosen = self._graphs.run(padded, inputs)
