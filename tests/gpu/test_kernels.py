@@ -320,6 +320,15 @@ def test_moe_fp8_when_all_tokens_choose_the_same_experts(num_tokens: int, publis
     check_moe_fp8(normal(num_tokens, 2880), logits, published)
 
 
+@pytest.mark.parametrize("skew", [0.0, 0.3, 3.0])
+@pytest.mark.parametrize("num_tokens", [1408, 1423, 5632, 5999])
+def test_moe_fp8_of_experts_with_many_rows_and_few(num_tokens: int, skew: float, published: Experts) -> None:
+    """Skewed, some experts have many tiles, some a unit or two, and some nothing."""
+    num_experts = published[1].shape[0]
+    logits = normal(num_tokens, num_experts) + skew * torch.arange(float(num_experts), device="cuda")
+    check_moe_fp8(normal(num_tokens, 2880), logits, published)
+
+
 @pytest.mark.parametrize("sizes", [(256, 256), (144, 80), (320, 208), (16, 16)], ids=str)
 @pytest.mark.parametrize("num_tokens", [5, 700])
 def test_moe_fp8_where_tiles_stick_out(num_tokens: int, sizes: tuple[int, int]) -> None:
