@@ -14,6 +14,8 @@ from rose.engine.worker.input_buffers import HostInputs, InputBuffers, Int64s, S
 from rose.engine.worker.kv_tensors import KVTensors
 from rose.engine.worker.sampler import SamplingRow, is_plain, is_random, uniform
 
+_LONG_RUN = 512  # tokens of one request from which copying them on their own is cheaper than gathering them with others
+
 
 @dataclass(slots=True)
 class _Held:
@@ -57,6 +59,7 @@ class InputBatch:
         """max_num_batched_tokens: of a step, its padding included, for which there is one request more."""
         spec = kv.spec
         self._block_size = spec.block_size
+        self._offsets = np.arange(spec.block_size)
         self._token_ids = np.zeros((max_num_seqs, max_model_len), dtype=np.int64)
         self._block_tables = [
             np.zeros((max_num_seqs, spec.blocks_for(max_model_len)), dtype=np.int32) for _ in spec.groups
@@ -130,19 +133,40 @@ class InputBatch:
         np.cumsum(counts, out=cu_seqlens[1:])
         num_tokens = int(cu_seqlens[-1])
         host.seq_lens[:num_requests] = ends
+        firsts = cu_seqlens[:-1].astype(np.int64)
         if num_tokens == num_requests:  # one each
-            token_rows, positions = rows, starts
+            self._gather(host, rows, starts, firsts)
         else:
-            token_rows = np.repeat(rows, counts)
-            positions = np.arange(num_tokens) + np.repeat(starts - cu_seqlens[:-1], counts)
-        host.positions[:num_tokens] = positions
-        host.token_ids[:num_tokens] = self._token_ids[token_rows, positions]
+            is_long = counts >= _LONG_RUN
+            for run in zip(*(values[is_long].tolist() for values in (rows, starts, counts, firsts)), strict=True):
+                self._copy_run(host, *run)
+            if not is_long.all():
+                rest = rows[~is_long], starts[~is_long], firsts[~is_long]
+                self._gather(host, *_each_token(counts[~is_long], *rest))
         num_blocks = -(-int(ends.max(initial=0)) // self._block_size)
-        for table, slots, block_table in zip(self._block_tables, host.slot_mappings, host.block_tables, strict=True):
-            slots[:num_tokens] = self._slots(table, token_rows, positions)
+        for table, block_table in zip(self._block_tables, host.block_tables, strict=True):
             block_table[:num_requests, :num_blocks] = table[rows, :num_blocks]
         self._fill_sampling(host, scheduled, cu_seqlens[1:].tolist())
         return num_tokens, num_requests
+
+    def _gather(self, host: HostInputs, rows: Int64s, positions: Int64s, places: Int64s) -> None:
+        """Write single tokens, each [num_tokens]: of which row, where in it, and where in the batch."""
+        host.positions[places] = positions
+        host.token_ids[places] = self._token_ids[rows, positions]
+        blocks, offsets = np.divmod(positions, self._block_size)
+        for table, slots in zip(self._block_tables, host.slot_mappings, strict=True):
+            slots[places] = table[rows, blocks].astype(np.int64) * self._block_size + offsets
+
+    def _copy_run(self, host: HostInputs, row: int, start: int, count: int, place: int) -> None:
+        """Write consecutive tokens of one request, whose slots are consecutive within a block."""
+        size, end = self._block_size, start + count
+        to = slice(place, place + count)
+        host.positions[to] = np.arange(start, end)
+        host.token_ids[to] = self._token_ids[row, start:end]
+        first, last = start // size, -(-end // size)
+        for table, slots in zip(self._block_tables, host.slot_mappings, strict=True):
+            of_blocks = table[row, first:last].astype(np.int64)[:, None] * size + self._offsets  # [num_blocks, size]
+            slots[to] = of_blocks.reshape(-1)[start - first * size : end - first * size]
 
     def _fill_sampling(self, host: HostInputs, scheduled: Sequence[ScheduledRequest], ends: list[int]) -> None:
         """ends: of each request's rows in the batch. What is left over repeats the first row, and draws nothing."""
@@ -160,6 +184,8 @@ class InputBatch:
     def _fill_padding(self, host: HostInputs, num_tokens: int, num_requests: int, *, is_decode: bool) -> None:
         """Padding of decode steps is requests of one token each, of others one request with all of it."""
         missing = len(host.token_ids) - num_tokens
+        if not missing and len(host.seq_lens) == num_requests:
+            return
         host.token_ids[num_tokens:] = 0
         host.positions[num_tokens:] = np.zeros(missing) if is_decode else np.arange(missing)
         lengths = np.zeros(len(host.seq_lens) - num_requests, dtype=np.int32)
@@ -222,6 +248,8 @@ class InputBatch:
             table[held.row, held.num_blocks : end] = blocks
         held.num_blocks = end
 
-    def _slots(self, table: npt.NDArray[np.int32], rows: Int64s, positions: Int64s) -> Int64s:
-        size = self._block_size
-        return table[rows, positions // size].astype(np.int64) * size + positions % size
+
+def _each_token(counts: Int64s, rows: Int64s, starts: Int64s, firsts: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+    """Rows, positions and places of all tokens of requests that have `counts`, from `starts` and `firsts` on."""
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.repeat(rows, counts), np.repeat(starts, counts) + within, np.repeat(firsts, counts) + within
