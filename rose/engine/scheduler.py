@@ -267,7 +267,7 @@ class Scheduler:
     def _new(self, request: Request) -> NewRequest:
         return NewRequest(
             key=request.key,
-            token_ids=list(request.token_ids),
+            token_ids=request.token_ids[:],
             num_prompt_tokens=request.num_prompt_tokens,
             params=request.params,
             seed=request.seed,

@@ -1,5 +1,7 @@
 """What passes between the scheduler and the workers in one step: a diff, since workers keep the requests' state."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from rose.engine.messages import TokenLogprobs
@@ -9,12 +11,13 @@ from rose.engine.sampling_params import SamplingParams
 class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request that workers do not hold yet, or no longer hold after a preemption.
 
-    token_ids: prompt, and output so far. block_tables: one list of blocks for each KV group, as it stands.
+    token_ids: prompt, and output so far; an array, for which an encoder needs `enc_hook=list`.
+    block_tables: one list of blocks for each KV group, as it stands.
     prompt_logprobs: how many of the best to tell for each token of the prompt; None if nothing is to be told of them.
     """
 
     key: int
-    token_ids: list[int]
+    token_ids: Sequence[int]
     num_prompt_tokens: int
     params: SamplingParams
     seed: int
@@ -27,7 +30,7 @@ class ScheduledRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to compute: tokens num_computed_tokens ... num_computed_tokens + num_tokens - 1 of a request.
 
     If they reach the last token known, the next one is sampled. new_blocks: to append to each group's block table,
-    empty for a request that is also in `SchedulerOutput.new`.
+    nothing where none are, as for a request that is also in `SchedulerOutput.new`.
     """
 
     key: int

@@ -92,7 +92,7 @@ def test_the_worker_gets_the_requests_as_they_stand(worker, executor):
     executor.computes = True
     core.step()
     for name, request in requests.items():
-        assert worker.tokens[request.key][: lengths[name]] == request.token_ids[:-1]
+        assert worker.tokens[request.key][: lengths[name]] == request.token_ids[:-1].tolist()
         assert request.token_ids[-1] == 7
         assert worker.held[request.key].num_prompt_tokens == request.num_prompt_tokens
         full, window = core.scheduler.kv_cache.block_tables(request)

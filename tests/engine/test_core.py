@@ -144,6 +144,7 @@ def test_logprobs_come_with_their_tokens() -> None:
         ([], GREEDY, "empty_prompt", ["no tokens"]),
         ([0, 50], GREEDY, "invalid_token_id", ["50", "49"]),
         ([-1], GREEDY, "invalid_token_id", ["-1"]),
+        ([0, 1 << 70], GREEDY, "invalid_token_id", [str(1 << 70), "49"]),
         ([0] * 32, GREEDY, "context_length_exceeded", ["32"]),
         ([0] * 40, SamplingParams(), "context_length_exceeded", ["40", "32"]),
         ([0] * 20, SamplingParams(max_tokens=13), "context_length_exceeded", ["20", "13", "32", "12"]),

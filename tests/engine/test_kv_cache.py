@@ -1,6 +1,8 @@
 """Blocks: who holds them, what is found again, and when they are free."""
 
 import itertools
+import random
+from array import array
 
 import pytest
 
@@ -25,7 +27,7 @@ def make_request(token_ids: list[int]) -> Request:
         index=0,
         params=SamplingParams(),
         seed=0,
-        token_ids=list(token_ids),
+        token_ids=array("q", token_ids),
         num_prompt_tokens=len(token_ids),
         max_tokens_total=1000,
         stop_ids=(),
@@ -205,6 +207,80 @@ def test_blocks_that_leave_the_window_are_free_at_once() -> None:
         assert len(full) == len(window) == -(-request.num_computed_tokens // 4)
         assert sum(block != 0 for block in window) <= 3
         assert manager.capacity - manager.num_free_blocks == len(full) + sum(block != 0 for block in window)
+
+
+@pytest.mark.parametrize("window", [1, 4, 5, 6, 9])
+@pytest.mark.parametrize("caching", [True, False])
+def test_steps_of_any_size_leave_what_the_definition_says(window: int, caching: bool) -> None:
+    rng = random.Random(window)
+    manager = make_manager(FULL, KVGroup(window, (1,)), num_blocks=400, caching=caching)
+    request = make_request([rng.randrange(1000) for _ in range(200)])
+    assert manager.admit(request, manager.find_prefix(request), 1)
+    request.num_computed_tokens = 1
+    manager.commit(request)
+    while request.num_computed_tokens < 200:
+        count = min(rng.choice((1, 1, 1, 2, 7)), 200 - request.num_computed_tokens)
+        assert manager.extend(request, count) is not None
+        request.num_computed_tokens += count
+        manager.commit(request)
+        manager.check_integrity()
+        computed = request.num_computed_tokens
+        full, sliding = manager.block_tables(request)
+        visible = max(0, computed - window + 1) // 4
+        assert len(full) == len(sliding) == -(-computed // 4)
+        assert [block == 0 for block in sliding] == [i < visible for i in range(len(sliding))]
+        assert [block in manager._cache for block in full] == [caching and i < computed // 4 for i in range(len(full))]
+
+
+def test_a_prompt_that_nobody_shares_is_named_only_as_far_as_the_first_miss() -> None:
+    manager = make_manager()
+    compute(manager, make_request(list(range(12))))
+    request = make_request([*range(8), *range(100, 120)])
+    assert manager.find_prefix(request).num_tokens == 8
+    assert len(request.block_hashes) == 3
+
+
+def test_a_search_is_repeated_only_when_something_else_might_be_found() -> None:
+    manager = make_manager()
+    request = make_request(list(range(13)))
+    nothing = manager.find_prefix(request)
+    assert manager.find_prefix(request) is nothing
+    first = make_request(list(range(9)))
+    compute(manager, first)
+    found = manager.find_prefix(request)
+    assert found.num_tokens == 8
+    assert manager.find_prefix(request) is found
+    assert manager.find_prefix(make_request([5, 6, 7, 8, 9])).num_tokens == 0
+    finish(manager, first)
+    eater = make_request([77] * 92)  # 46 of the 49 blocks: those that the hit named are given out again
+    assert manager.admit(eater, manager.find_prefix(eater), 92)
+    assert manager.find_prefix(request).num_tokens == 0
+
+
+def test_a_search_is_repeated_when_its_tables_were_taken() -> None:
+    manager = make_manager()
+    compute(manager, make_request(list(range(9))))
+    request = make_request(list(range(10)))
+    hit = manager.find_prefix(request)
+    assert manager.admit(request, hit, 2)
+    manager.free(request)  # preempted before anything was computed
+    again = manager.find_prefix(request)
+    assert again.num_tokens == 8
+    assert [len(table) for table in again.tables] == [2, 2]
+
+
+def test_names_worked_out_early_are_those_of_commit() -> None:
+    early, late = make_manager(), make_manager()
+    requests = [make_request(list(range(30))) for _ in range(2)]
+    early.name_blocks(requests[0], 30)
+    assert len(requests[0].block_hashes) == 7
+    compute(early, requests[0])
+    compute(late, requests[1])
+    assert requests[0].block_hashes == requests[1].block_hashes
+    without = make_manager(caching=False)
+    unnamed = make_request(list(range(30)))
+    without.name_blocks(unnamed, 30)
+    assert unnamed.block_hashes == []
 
 
 def test_a_failed_admission_or_extension_takes_nothing() -> None:

@@ -1,5 +1,7 @@
 """Every message survives the wire."""
 
+from array import array
+
 import msgspec
 import pytest
 
@@ -67,5 +69,7 @@ def test_to_the_workers() -> None:
     scheduled = ScheduledRequest(key=1, num_computed_tokens=0, num_tokens=1, new_blocks=([1], []))
     output = SchedulerOutput(dropped=[0], new=[new], scheduled=[scheduled])
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(output), type=SchedulerOutput) == output
+    packed = msgspec.structs.replace(output, new=[msgspec.structs.replace(new, token_ids=array("q", [1]))])
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(packed, enc_hook=list), type=SchedulerOutput) == output
     sampled = SampledTokens(key=1, token_ids=[2], logprobs=[TokenLogprobs(-1.0, [])])
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(sampled), type=SampledTokens) == sampled

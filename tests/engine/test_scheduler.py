@@ -79,7 +79,7 @@ def test_a_request_is_new_once_and_then_a_diff() -> None:
         output, _ = step(scheduler)
         assert output.new == []
         seen.append([len(blocks) for blocks in output.scheduled[0].new_blocks])
-    assert seen == [[0, 0], [0, 0], [1, 1], [0, 0]]
+    assert seen == [[], [], [1, 1], []]
     assert [len(table) for table in scheduler.kv_cache.block_tables(request)] == [3, 3]
 
 

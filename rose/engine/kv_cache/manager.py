@@ -8,6 +8,7 @@ j*block_size ... of the request:
                           ^ num_computed_tokens
 """
 
+import sys
 from dataclasses import dataclass
 
 from rose.engine.kv_cache.block_pool import NULL_BLOCK, BlockPool
@@ -26,11 +27,15 @@ class PrefixHit:
 
 @dataclass(slots=True)
 class _Tables:
-    """What one request holds. `first_live[g]`: entries of table g before it are null."""
+    """What one request holds. `first_live[g]`: entries of table g before it are null.
+
+    idle_below: `num_computed_tokens` for which `commit` finds nothing to do.
+    """
 
     tables: tuple[list[int], ...]
     first_live: list[int]
     num_registered: int  # leading blocks that the prefix cache was told about
+    idle_below: int = 0
 
 
 class KVCacheManager:
@@ -42,6 +47,8 @@ class KVCacheManager:
         self._cache = PrefixCache()
         self._pool = BlockPool(num_blocks, self._cache)
         self._requests: dict[int, _Tables] = {}
+        self._full_groups = [index for index, group in enumerate(spec.groups) if group.sliding_window is None]
+        self._found: tuple[tuple[int, int, int], PrefixHit] | None = None  # the last search, and when it holds
 
     @property
     def num_free_blocks(self) -> int:
@@ -69,24 +76,13 @@ class KVCacheManager:
 
         Full attention needs every block of the beginning; a sliding group only those that the next token sees.
         """
-        groups, block_size = self.spec.groups, self.spec.block_size
-        hashes = (
-            self._hashes(request, (request.num_tokens - 1) // block_size)
-            if self._caching and request.prompt_logprobs is None
-            else []
-        )
-        end = len(hashes)
-        for index, group in enumerate(groups):
-            if group.sliding_window is None:
-                end = next((i for i in range(end) if self._cache.find(index, hashes[i]) is None), end)
-        while (missing := self._missing_in_windows(hashes, end)) is not None:
-            end = missing  # each boundary between here and there needs that block as well
-        tables = []
-        for index, group in enumerate(groups):
-            first = group.first_visible(end * block_size) // block_size
-            cached = [self._cache.find(index, block_hash) for block_hash in hashes[first:end]]
-            tables.append([NULL_BLOCK] * min(first, end) + [block for block in cached if block is not None])
-        return PrefixHit(end * block_size, tuple(tables))
+        if not self._caching or request.prompt_logprobs is not None:
+            return PrefixHit(0, tuple([] for _ in self.spec.groups))
+        # A request at the queue's head that finds no room asks again in each step.
+        state = (request.key, request.num_tokens, self._cache.version)
+        if self._found is None or self._found[0] != state:
+            self._found = (state, self._search(request))
+        return self._found[1]
 
     def admit(self, request: Request, hit: PrefixHit, num_new_tokens: int) -> bool:
         """Take the hit's blocks and room for the tokens after it; False, and nothing taken, if blocks are short."""
@@ -100,13 +96,20 @@ class KVCacheManager:
                     self._pool.share(block)
         first_live = [next((i for i, block in enumerate(t) if block != NULL_BLOCK), len(t)) for t in hit.tables]
         self._requests[request.key] = _Tables(hit.tables, first_live, held)
+        self._found = None  # its tables grow from now on
         self._grow(request, hit.num_tokens + num_new_tokens)
         return True
 
     def extend(self, request: Request, num_new_tokens: int) -> tuple[list[int], ...] | None:
-        """Make room for the next tokens. Returns the new blocks of each table, or None if blocks are short."""
+        """Make room for the next tokens.
+
+        Returns the new blocks of each table, nothing at all if none are needed, or None if blocks are short.
+        """
         num_tokens = request.num_computed_tokens + num_new_tokens
-        if self._blocks_short(num_tokens, len(self._requests[request.key].tables[0])) > self._pool.num_free:
+        num_held = len(self._requests[request.key].tables[0])
+        if num_tokens <= num_held * self.spec.block_size:
+            return ()
+        if self._blocks_short(num_tokens, num_held) > self._pool.num_free:
             return None
         return self._grow(request, num_tokens)
 
@@ -119,9 +122,16 @@ class KVCacheManager:
             free = self._pool.num_free - self._num_reclaimed(hit)
         return (held + free // len(self.spec.groups)) * self.spec.block_size - computed
 
+    def name_blocks(self, request: Request, num_tokens: int) -> None:
+        """Work out the names of the blocks that so many tokens fill, so that `commit` finds them ready."""
+        if self._caching:
+            self._hashes(request, num_tokens // self.spec.block_size)
+
     def commit(self, request: Request) -> None:
         """After a step: make newly filled blocks findable and free those that no later token sees."""
         held = self._requests[request.key]
+        if request.num_computed_tokens < held.idle_below:
+            return
         self._register(request, held)
         for index, group in enumerate(self.spec.groups):
             table = held.tables[index]
@@ -131,6 +141,7 @@ class KVCacheManager:
                 self._pool.release(reversed(table[start:first]))
                 table[start:first] = [NULL_BLOCK] * (first - start)
                 held.first_live[index] = first
+        held.idle_below = self._next_commit(held)
 
     def free(self, request: Request, *, forget: bool = False) -> None:
         """Release all that the request holds. `forget`: its contents are bad, nobody may find them again."""
@@ -172,6 +183,33 @@ class KVCacheManager:
             new.append(blocks)
         return tuple(new)
 
+    def _search(self, request: Request) -> PrefixHit:
+        block_size = self.spec.block_size
+        hashes: list[bytes] = []
+        for i in range((request.num_tokens - 1) // block_size):
+            block_hash = self._hashes(request, i + 1)[i]  # no more of them than are found
+            if any(self._cache.find(index, block_hash) is None for index in self._full_groups):
+                break
+            hashes.append(block_hash)
+        end = len(hashes)
+        while (missing := self._missing_in_windows(hashes, end)) is not None:
+            end = missing  # each boundary between here and there needs that block as well
+        tables = []
+        for index, group in enumerate(self.spec.groups):
+            first = group.first_visible(end * block_size) // block_size
+            cached = [self._cache.find(index, block_hash) for block_hash in hashes[first:end]]
+            tables.append([NULL_BLOCK] * min(first, end) + [block for block in cached if block is not None])
+        return PrefixHit(end * block_size, tuple(tables))
+
+    def _next_commit(self, held: _Tables) -> int:
+        """Computed tokens that fill the next block or move it out of a window."""
+        size = self.spec.block_size
+        ends = [(held.num_registered + 1) * size] if self._caching else []
+        for group, first in zip(self.spec.groups, held.first_live, strict=True):
+            if group.sliding_window is not None:
+                ends.append((first + 1) * size + group.sliding_window - 1)
+        return min(ends, default=sys.maxsize)
+
     def _register(self, request: Request, held: _Tables) -> None:
         if not self._caching:
             return
@@ -185,12 +223,12 @@ class KVCacheManager:
         held.num_registered = num_full
 
     def _hashes(self, request: Request, num_blocks: int) -> list[bytes]:
-        """The names of the request's first blocks. They stay with the request: its tokens only ever grow."""
+        """The names of at least the request's first blocks. They stay with the request: its tokens only ever grow."""
         known, size = request.block_hashes, self.spec.block_size
         while len(known) < num_blocks:
             start = len(known) * size
             known.append(hash_block(known[-1] if known else b"", request.token_ids[start : start + size]))
-        return known[:num_blocks]
+        return known
 
     def _missing_in_windows(self, hashes: list[bytes], end: int) -> int | None:
         """The last block before boundary `end` that some sliding group needs there and has not."""

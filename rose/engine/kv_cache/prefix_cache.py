@@ -18,9 +18,13 @@ def hash_block(parent: bytes, token_ids: Sequence[int]) -> bytes:
 
 
 class PrefixCache:
-    """The index from (group, block hash) to the block that holds those tokens, and back."""
+    """The index from (group, block hash) to the block that holds those tokens, and back.
+
+    version: another number whenever something else might be found.
+    """
 
     def __init__(self) -> None:
+        self.version = 0
         self._block_of: dict[tuple[int, bytes], int] = {}
         self._key_of: dict[int, tuple[int, bytes]] = {}
 
@@ -40,12 +44,14 @@ class PrefixCache:
         if key not in self._block_of:
             self._block_of[key] = block
             self._key_of[block] = key
+            self.version += 1
 
     def forget(self, block: int) -> None:
         """The block's contents are about to change, or not to be trusted."""
         key = self._key_of.pop(block, None)
         if key is not None:
             del self._block_of[key]
+            self.version += 1
 
     def check_integrity(self) -> None:
         """Raise `AssertionError` unless the two directions agree."""

@@ -95,7 +95,7 @@ class Grammars:
     def _start(self, grammar: str, new: NewRequest) -> LLMatcher:
         matcher = self._compile(grammar).deep_copy()
         if output := new.token_ids[new.num_prompt_tokens :]:
-            matcher.consume_tokens(output)
+            matcher.consume_tokens(list(output))
         return matcher
 
     def _compile(self, grammar: str) -> LLMatcher:
