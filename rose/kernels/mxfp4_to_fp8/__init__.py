@@ -1,0 +1,1 @@
+"""MXFP4 weights as FP8, written where they belong."""
