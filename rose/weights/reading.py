@@ -1,12 +1,11 @@
 """Reading slices of tensors from files, with several threads, ahead of whoever uses them.
 
-Buffers form a ring. While one batch is being transformed, the next ones are read into the others; on a GPU they are
-pinned, so that the copy to the device overlaps with both. `preadv` reads from the page cache at memory speed and does
-not hold the interpreter lock; unlike a mapped file, what it has read is not counted as this process's memory.
+Batches take turns in a ring of memory. While one is being transformed, the next ones are read behind it; for a GPU the
+ring is pinned, so that the copy to the device overlaps with both. `preadv` reads from the page cache at memory speed
+and does not hold the interpreter lock; unlike a mapped file, what it has read is not counted as this process's memory.
 """
 
 import os
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,12 +18,12 @@ from torch import Tensor
 from rose.errors import CheckpointError
 from rose.weights.finite import FiniteCheck
 from rose.weights.safetensors_header import TORCH_DTYPES, TensorInfo
-from rose.weights.source import LoadTimes, Slice
+from rose.weights.source import LoadTimes, Slice, Stopwatch
 
 _MAX_THREADS = 16
-_NUM_BUFFERS = 4
+_RING_BATCHES = 4  # of the largest size; many more that are small
 _PIECE_BYTES = 8 << 20  # what one thread reads at a time
-_ALIGNMENT = 64  # of each tensor in a buffer
+_ALIGNMENT = 64  # of each tensor in the ring
 
 
 class ParallelReader:
@@ -48,34 +47,29 @@ class ParallelReader:
     def stream(self, batches: Sequence[Sequence[Slice]]) -> Iterator[list[Tensor]]:
         """See `WeightSource.stream`."""
         sizes = [sum(_aligned(self._num_bytes(part)) for part in batch) for batch in batches]
-        count = min(_NUM_BUFFERS, len(batches))
-        free = deque(_Buffer(max(sizes, default=0), self._device) for _ in range(count))
-        reading: deque[tuple[Sequence[Slice], _Buffer, list[Tensor], list[Future[None]]]] = deque()
+        clock = Stopwatch()
+        ring = _Ring(min(sum(sizes), _RING_BATCHES * max(sizes, default=0)), self._device)
+        self._times.memory_s += clock.lap()
+        reading: deque[tuple[Sequence[Slice], _Place, list[Tensor], list[Future[None]]]] = deque()
         check = FiniteCheck(self._tensors, at_once=self._device.type == "cpu")
-        upcoming = iter(batches)
-        while True:
-            while free:
-                batch = next(upcoming, None)
-                if batch is None:
-                    break
-                buffer = free.popleft()
-                buffer.wait()
-                reading.append((batch, buffer, *self._start(batch, buffer)))
-            if not reading:
-                break
-            batch, buffer, tensors, futures = reading.popleft()
-            start = time.perf_counter()
+        upcoming = deque(zip(batches, sizes, strict=True))
+        while reading or upcoming:
+            clock.lap()
+            # The device is waited for only where there is nothing else to do.
+            while upcoming and (place := ring.take(upcoming[0][1], wait=not reading)) is not None:
+                batch, _ = upcoming.popleft()
+                reading.append((batch, place, *self._start(batch, place.data)))
+            batch, place, tensors, futures = reading.popleft()
+            self._times.copy_s += clock.lap()
             for future in futures:
                 future.result()
-            read = time.perf_counter()
+            self._times.read_s += clock.lap()
             on_device = [tensor.to(self._device, non_blocking=True) for tensor in tensors]
-            self._times.read_s += read - start
-            self._times.copy_s += time.perf_counter() - read
             for part, tensor in zip(batch, on_device, strict=True):
                 check.look_at(part, tensor)
+            self._times.copy_s += clock.lap()
             yield on_device
-            buffer.used()
-            free.append(buffer)
+            place.leave()
         for part in check.bad_slices():
             self._find_position(part)
 
@@ -88,14 +82,14 @@ class ParallelReader:
         info = self._tensors[part.name]
         return info.row_bytes * (part.stop - part.start)
 
-    def _start(self, batch: Sequence[Slice], buffer: "_Buffer") -> tuple[list[Tensor], list[Future[None]]]:
+    def _start(self, batch: Sequence[Slice], memory: Tensor) -> tuple[list[Tensor], list[Future[None]]]:
         """Begin to read a batch; the tensors are there when the futures are done."""
         tensors: list[Tensor] = []
         futures: list[Future[None]] = []
         position = 0
         for part in batch:
             info, num_bytes = self._tensors[part.name], self._num_bytes(part)
-            data = buffer.data[position : position + num_bytes]
+            data = memory[position : position + num_bytes]
             position += _aligned(num_bytes)
             shape = (part.stop - part.start, *info.shape[1:]) if info.shape else ()
             tensors.append(data.view(TORCH_DTYPES[info.dtype]).view(shape))
@@ -128,26 +122,61 @@ class ParallelReader:
         return descriptor
 
 
-class _Buffer:
-    """Host memory for one batch, pinned where there is a GPU to copy to."""
+class _Ring:
+    """Host memory that batches take turns in, pinned where there is a GPU to copy to.
+
+    Positions only grow; where one is in memory is its remainder. Places are left in the order in which they were taken.
+    """
 
     def __init__(self, num_bytes: int, device: torch.device) -> None:
-        self.data = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
+        self._memory = torch.empty(max(1, num_bytes), dtype=torch.uint8, pin_memory=device.type == "cuda")
         self._device = device
+        self._places: deque[_Place] = deque()
+        self._next = 0
+
+    def take(self, num_bytes: int, *, wait: bool) -> "_Place | None":
+        """The next bytes, side by side; None while someone is there.
+
+        wait: for the device, if it still uses what was left there; else None.
+        """
+        size, start = len(self._memory), self._next
+        if start % size + num_bytes > size:
+            start += size - start % size
+        while self._places and start + num_bytes - self._places[0].start > size:
+            if not self._places[0].is_free(wait=wait):
+                return None
+            self._places.popleft()
+        self._next = start + num_bytes
+        place = _Place(self._memory[start % size : start % size + num_bytes], start, self._device)
+        self._places.append(place)
+        return place
+
+
+class _Place:
+    """Of one batch in the ring. data: uint8. start: position."""
+
+    def __init__(self, data: Tensor, start: int, device: torch.device) -> None:
+        self.data = data
+        self.start = start
+        self._device = device
+        self._is_left = False
         self._event: torch.cuda.Event | None = None
 
-    def used(self) -> None:
-        """Say that all work that reads the buffer has been queued on the device."""
+    def leave(self) -> None:
+        """Say that all work that reads the data has been queued on the device."""
+        self._is_left = True
         if self._device.type == "cuda":
             with torch.cuda.device(self._device):
                 self._event = torch.cuda.Event()
                 self._event.record()
 
-    def wait(self) -> None:
-        """Wait until that work is done and the buffer can be written again."""
-        if self._event is not None:
-            self._event.synchronize()
-            self._event = None
+    def is_free(self, *, wait: bool) -> bool:
+        """Whether that work is done. wait: until it is."""
+        if self._is_left and self._event is not None:
+            if wait:
+                self._event.synchronize()
+            return bool(self._event.query())
+        return self._is_left
 
 
 def _aligned(num_bytes: int) -> int:

@@ -1,5 +1,6 @@
 """Where weights come from, as loader and converter see it: files, or a random number generator."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +23,33 @@ class Slice:
 
 @dataclass(slots=True)
 class LoadTimes:
-    """Seconds that a load waited for each thing: bytes from files, the way to the device, the change of format."""
+    """Seconds of a load, by what the host did or waited for.
 
+    open_s: a source's headers. plan_s: where everything goes. memory_s: memory for parameters and to read into. read_s:
+    bytes from files. copy_s: the way to the device, with what else the device had to do before memory was free again.
+    transform_s: the change of format, as far as the host takes part in it. finish_s: what layers do afterwards, and the
+    end of all work on the device.
+    """
+
+    open_s: float = 0.0
+    plan_s: float = 0.0
+    memory_s: float = 0.0
     read_s: float = 0.0
     copy_s: float = 0.0
     transform_s: float = 0.0
+    finish_s: float = 0.0
+
+
+class Stopwatch:
+    """Tells one thing's time after the other's."""
+
+    def __init__(self) -> None:
+        self._before = time.perf_counter()
+
+    def lap(self) -> float:
+        """Seconds since the last lap, or since the watch was made."""
+        before, self._before = self._before, time.perf_counter()
+        return self._before - before
 
 
 class WeightSource(Protocol):
