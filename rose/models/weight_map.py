@@ -7,9 +7,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rose.numerics import mxfp4, mxfp4_to_fp8
-from rose.numerics.format import FormatName, WeightFormat, recode
+from rose.kernels.mxfp4_to_fp8.op import mxfp4_to_fp8_
+from rose.numerics.format import FormatName, WeightFormat
+from rose.numerics.fp8 import Fp8BlockTensor, Fp8RowTensor
 from rose.numerics.loss import Loss, measure_loss
+from rose.numerics.mxfp4 import Mxfp4Tensor
+from rose.numerics.mxfp4_to_fp8 import loss_if_exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +44,26 @@ class Transform(Protocol):
         """In a few words, for the account of a load."""
         ...
 
+    def check(self, sources: Sequence[Tensor]) -> None:
+        """Raise ValueError, with the position, for values that the rule's formats cannot have."""
+        ...
+
+    def is_sound(self, sources: Sequence[Tensor]) -> Tensor | None:
+        """Whether `check` has nothing to say: a bool of no dimensions on the sources' device, without waiting for it.
+
+        None where it never has.
+        """
+        ...
+
+    def write(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+        """Write `targets` in place, converting dtype and device, without waiting for either.
+
+        Values are not looked at. Raises ValueError or UnsupportedShape for impossible shapes.
+        """
+        ...
+
     def fill(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-        """Write `targets` in place, converting dtype and device. Raises ValueError for impossible values or shapes."""
+        """`check`, then `write`."""
         ...
 
     def loss(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> Loss | None:
@@ -73,10 +94,21 @@ class Copy:
 
     name: str = "copy"
 
-    def fill(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    def check(self, sources: Sequence[Tensor]) -> None:
+        """Floats are looked at where they are read."""
+
+    def is_sound(self, sources: Sequence[Tensor]) -> Tensor | None:
+        """See `check`."""
+        return None
+
+    def write(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
         """Raises ValueError for another shape: nothing is broadcast."""
         (target,), (source,) = targets, sources
         _copy(target, source)
+
+    def fill(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+        """See `write`."""
+        self.write(targets, sources)
 
     def loss(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> Loss | None:
         """Of floats that became narrower; None where nothing can be lost."""
@@ -107,22 +139,67 @@ class Recode:
             return turned
         return f"{self.source.name} → {self.target.name}" + (", transpose" if self.transposed else "")
 
+    def check(self, sources: Sequence[Tensor]) -> None:
+        """NaN scales and the like, and values that the target format cannot hold."""
+        self.source.check(sources)
+        if self._rounds and not bool(self._all_finite(sources)):
+            raise ValueError(f"{self.target.name} cannot hold NaN or infinity")
+
+    def is_sound(self, sources: Sequence[Tensor]) -> Tensor | None:
+        """See `check`."""
+        sound = self.source.is_sound(sources)
+        if not self._rounds:
+            return sound
+        finite = self._all_finite(sources)
+        return finite if sound is None else finite & sound
+
+    def write(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+        """MXFP4 becomes FP8 where it is to be; all else is made first, then copied."""
+        parts = self._parts(sources)
+        match self.source.name, self.target.name:
+            case "mxfp4", "fp8":
+                mxfp4_to_fp8_(Mxfp4Tensor(*parts), Fp8RowTensor(*targets))
+                return
+            case "mxfp4", "fp8-block":
+                mxfp4_to_fp8_(Mxfp4Tensor(*parts), Fp8BlockTensor(*targets))
+                return
+            case source, target if source == target:
+                made = parts
+            case _, "bf16":
+                made = (self.source.decode(parts, targets[0].dtype),)
+            case _:
+                made = self.target.encode(self.source.decode(parts, torch.float32))
+        for target_part, part in zip(targets, made, strict=True):
+            _copy(target_part, part)
+
     def fill(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
         """Raises ValueError for NaN scales and for values that the target format cannot hold."""
-        for target, part in zip(targets, recode(self._parts(sources), self.source, self.target), strict=True):
-            _copy(target, part)
+        self.check(sources)
+        self.write(targets, sources)
 
     def loss(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> Loss | None:
         """Block by block of the target format; None when the format stays or when the target is floats."""
         if self.source.name == self.target.name or self.target.name == "bf16":
             return None
         if self.source.name == "mxfp4" and self.target.name != "mxfp4":
-            loss = mxfp4_to_fp8.loss_if_exact(mxfp4.Mxfp4Tensor(*sources), targets[1], self.target.block_shape)
+            loss = loss_if_exact(Mxfp4Tensor(*sources), targets[1], self.target.block_shape)
             if loss is not None:
                 return loss
         values = self.source.decode(self._parts(sources), torch.float32)
         restored = self.target.decode(targets, torch.float32)
         return measure_loss(values, restored, self.target.block_shape)
+
+    @property
+    def _rounds(self) -> bool:
+        """Whether values are rounded to the target format, which then needs finite ones."""
+        if self.source.name == "mxfp4" and self.target.name != "mxfp4":
+            return False  # FP8 holds what MXFP4 does
+        return self.target.name not in ("bf16", self.source.name)
+
+    def _all_finite(self, sources: Sequence[Tensor]) -> Tensor:
+        if self.source.name == "bf16":
+            return torch.stack([torch.isfinite(source).all() for source in sources]).all()
+        return torch.isfinite(self.source.decode(sources, torch.float32)).all()
 
     def _parts(self, sources: Sequence[Tensor]) -> Sequence[Tensor]:
         if self.transposed:

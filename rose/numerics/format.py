@@ -7,7 +7,7 @@ from typing import Literal, Protocol, get_args
 import torch
 from torch import Tensor
 
-from rose.numerics import fp8, mxfp4, mxfp4_to_fp8
+from rose.numerics import fp8, mxfp4
 
 FormatName = Literal["bf16", "mxfp4", "fp8", "fp8-block"]
 FORMAT_NAMES: tuple[FormatName, ...] = get_args(FormatName)
@@ -65,7 +65,10 @@ class WeightFormat(Protocol):
         ...
 
     def encode(self, values: Tensor) -> tuple[Tensor, ...]:
-        """The parts nearest to `values`, [..., out_features, in_features] of any float dtype. Raises ValueError."""
+        """The parts nearest to `values`, [..., out_features, in_features] of any float dtype.
+
+        They are finite, which is not looked at: that would wait for their device.
+        """
         ...
 
     def decode(self, parts: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
@@ -74,6 +77,13 @@ class WeightFormat(Protocol):
 
     def check(self, parts: Sequence[Tensor]) -> None:
         """Raise ValueError, with the position, if scales or numbers are NaN or otherwise impossible."""
+        ...
+
+    def is_sound(self, parts: Sequence[Tensor]) -> Tensor | None:
+        """Whether `check` has nothing to say: a bool of no dimensions on the parts' device, without waiting for it.
+
+        None where it never has.
+        """
         ...
 
 
@@ -104,6 +114,10 @@ class Floats:
 
     def check(self, parts: Sequence[Tensor]) -> None:
         """Floats are as they are."""
+
+    def is_sound(self, parts: Sequence[Tensor]) -> Tensor | None:
+        """Floats are as they are."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +153,10 @@ class Mxfp4Format:
         """See `mxfp4.check_scales`."""
         mxfp4.check_scales(parts[1])
 
+    def is_sound(self, parts: Sequence[Tensor]) -> Tensor | None:
+        """See `mxfp4.is_sound`."""
+        return mxfp4.is_sound(parts[1])
+
 
 @dataclass(frozen=True, slots=True)
 class Fp8RowFormat:
@@ -167,6 +185,10 @@ class Fp8RowFormat:
     def check(self, parts: Sequence[Tensor]) -> None:
         """See `fp8.check`."""
         fp8.check(*parts)
+
+    def is_sound(self, parts: Sequence[Tensor]) -> Tensor | None:
+        """See `fp8.is_sound`."""
+        return fp8.is_sound(*parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +221,10 @@ class Fp8BlockFormat:
         """See `fp8.check`."""
         fp8.check(*parts)
 
+    def is_sound(self, parts: Sequence[Tensor]) -> Tensor | None:
+        """See `fp8.is_sound`."""
+        return fp8.is_sound(*parts)
+
 
 def get_format(name: FormatName, dtype: torch.dtype = torch.bfloat16) -> WeightFormat:
     """The format of this name; `dtype` is that of plain floats."""
@@ -209,25 +235,3 @@ def get_format(name: FormatName, dtype: torch.dtype = torch.bfloat16) -> WeightF
         "fp8-block": Fp8BlockFormat(),
     }
     return formats[name]
-
-
-def recode(parts: Sequence[Tensor], source: WeightFormat, target: WeightFormat) -> tuple[Tensor, ...]:
-    """The same weight in another format: the parts of `target` nearest to those of `source`.
-
-    Raises ValueError for values that a format cannot hold.
-    """
-    if source.name == target.name:
-        source.check(parts)
-        return tuple(parts)
-    if isinstance(source, Mxfp4Format) and isinstance(target, (Fp8RowFormat, Fp8BlockFormat)):
-        source.check(parts)
-        packed = mxfp4.Mxfp4Tensor(*parts)
-        if isinstance(target, Fp8RowFormat):
-            rows = mxfp4_to_fp8.to_fp8_rows(packed)
-            return rows.values, rows.scales
-        blocks = mxfp4_to_fp8.to_fp8_blocks(packed)
-        return blocks.values, blocks.scales
-    source.check(parts)
-    if isinstance(target, Floats):
-        return (source.decode(parts, target.dtype),)
-    return target.encode(source.decode(parts, torch.float32))

@@ -113,16 +113,16 @@ def powers_of_two(exponents: Tensor) -> Tensor:
 def encode_rows(weight: Tensor) -> Fp8RowTensor:
     """The nearest `Fp8RowTensor` to a weight [..., out_features, in_features] of any float dtype.
 
-    Rounds to nearest, ties to even. Raises ValueError for NaN and infinity.
+    Rounds to nearest, ties to even. The weight is finite, which is not looked at: that would wait for its device.
     """
-    wide = _finite(weight)
+    wide = weight.detach().float()
     exponents = scale_exponents(wide.abs().amax(-1))
     return Fp8RowTensor((wide * powers_of_two(-exponents).unsqueeze(-1)).to(E4M3), powers_of_two(exponents))
 
 
 def encode_blocks(weight: Tensor) -> Fp8BlockTensor:
     """The nearest `Fp8BlockTensor` to a weight [..., out_features, in_features]; otherwise as `encode_rows`."""
-    wide = _finite(weight)
+    wide = weight.detach().float()
     exponents = scale_exponents(block_max(wide.abs(), BLOCK, BLOCK))
     expanded = expand_blocks(exponents, *wide.shape[-2:])
     return Fp8BlockTensor((wide * powers_of_two(-expanded)).to(E4M3), powers_of_two(exponents))
@@ -138,9 +138,8 @@ def round_tokens(x: Tensor) -> Tensor:
 
 
 def encode_tokens(x: Tensor) -> Fp8RowTensor:
-    """What `round_tokens` rounds to, as numbers and scales; `encode_rows` without a look for NaN, which would wait."""
-    exponents = scale_exponents(x.abs().amax(-1))
-    return Fp8RowTensor((x.float() * powers_of_two(-exponents).unsqueeze(-1)).to(E4M3), powers_of_two(exponents))
+    """What `round_tokens` rounds to, as numbers and scales."""
+    return encode_rows(x)
 
 
 def round_token_groups(x: Tensor) -> Tensor:
@@ -154,16 +153,20 @@ def round_token_groups(x: Tensor) -> Tensor:
 
 def check(values: Tensor, scales: Tensor) -> None:
     """Raise ValueError if a number is NaN or a scale is not a positive, finite power of two."""
-    if bool(((values.view(torch.uint8) & _NAN_CODE) == _NAN_CODE).any()):
+    if bool(_is_nan(values).any()):
         raise ValueError("FP8 values hold NaN")
-    mantissa, _ = torch.frexp(scales)
-    bad = ~((mantissa == 0.5) & torch.isfinite(scales))
+    bad = _is_no_power(scales)
     if bool(bad.any()):
         where = bad.nonzero()
         raise ValueError(
             f"{len(where)} FP8 scale(s) are not powers of two, the first, {scales[tuple(where[0])].item()}, at "
             f"{where[0].tolist()}"
         )
+
+
+def is_sound(values: Tensor, scales: Tensor) -> Tensor:
+    """Whether `check` has nothing to say: a bool of no dimensions on their device, without waiting for it."""
+    return ~(_is_nan(values).any() | _is_no_power(scales).any())
 
 
 def block_max(magnitudes: Tensor, rows: int, columns: int) -> Tensor:
@@ -179,13 +182,15 @@ def expand_blocks(per_block: Tensor, m: int, n: int, *, rows: int = BLOCK, colum
     return per_block.repeat_interleave(rows, -2)[..., :m, :].repeat_interleave(columns, -1)[..., :n]
 
 
+def _is_nan(values: Tensor) -> Tensor:
+    return (values.view(torch.uint8) & _NAN_CODE) == _NAN_CODE
+
+
+def _is_no_power(scales: Tensor) -> Tensor:
+    mantissa, _ = torch.frexp(scales)
+    return ~((mantissa == 0.5) & torch.isfinite(scales))
+
+
 def _round(wide: Tensor, largest: Tensor) -> Tensor:
     exponents = scale_exponents(largest)
     return (wide * powers_of_two(-exponents)).to(E4M3).float() * powers_of_two(exponents)
-
-
-def _finite(weight: Tensor) -> Tensor:
-    wide = weight.detach().float()
-    if not bool(torch.isfinite(wide).all()):
-        raise ValueError("FP8 weights cannot hold NaN or infinity")
-    return wide

@@ -88,13 +88,11 @@ def encode(values: Tensor) -> Mxfp4Tensor:
     Elements round to nearest, ties to even, and saturate at 6. The scale of a block is the better, by squared error,
     of the two that make sense: the one of the MX specification, which puts the largest magnitude into [4, 8) and may
     saturate it, and the next one up, which never saturates. Values that MXFP4 can hold come back exactly; an all-zero
-    block gets scale 1. Raises ValueError for NaN and infinity.
+    block gets scale 1. The values are finite, which is not looked at: that would wait for their device.
     """
     if values.dim() == 0 or values.shape[-1] % BLOCK_ELEMENTS:
         raise ValueError(f"MXFP4 needs a last dimension in multiples of {BLOCK_ELEMENTS}, got {tuple(values.shape)}")
     grouped = values.detach().float().unflatten(-1, (-1, BLOCK_ELEMENTS))  # [..., num_blocks, 32]
-    if not bool(torch.isfinite(grouped).all()):
-        raise ValueError("MXFP4 cannot hold NaN or infinity")
     largest = grouped.abs().amax(-1, keepdim=True)  # [..., num_blocks, 1]
     # frexp gives a mantissa in [0.5, 1), hence the extra one.
     exponent = torch.where(largest > 0, torch.frexp(largest).exponent - 1 - _MAX_EXPONENT, 0)
@@ -121,7 +119,8 @@ def _round_with_scale(grouped: Tensor, exponent: Tensor) -> tuple[Tensor, Tensor
     for index, boundary in enumerate(_BOUNDARIES):
         upper_is_even = index % 2 == 1
         codes += (magnitude >= boundary) if upper_is_even else (magnitude > boundary)
-    rounded = torch.tensor(_MAGNITUDES, dtype=torch.float64, device=grouped.device)[codes.long()]
+    elements, _ = _tables(grouped.device)
+    rounded = elements[: len(_MAGNITUDES), 0].double()[codes.long()]  # the low nibbles of the first bytes
     error = ((rounded - magnitude) * scale).square().sum(-1, keepdim=True)
     return codes | (torch.signbit(grouped).to(torch.uint8) << 3), error
 
@@ -131,3 +130,8 @@ def check_scales(scales: Tensor) -> None:
     bad = (scales == SCALE_NAN).nonzero()
     if len(bad):
         raise ValueError(f"{len(bad)} MXFP4 scale(s) are NaN (255), the first at {bad[0].tolist()}")
+
+
+def is_sound(scales: Tensor) -> Tensor:
+    """Whether `check_scales` has nothing to say: a bool of no dimensions on their device, without waiting for it."""
+    return (scales != SCALE_NAN).all()

@@ -34,9 +34,8 @@ from rose.numerics.loss import Loss
 from rose.numerics.mxfp4 import BLOCK_ELEMENTS, SCALE_BIAS, Mxfp4Tensor
 
 _MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-# Exponent of the leading bit of each magnitude. An integer far below all others stands for zero's.
+# Far below every exponent of a leading bit: stands for zero's.
 _NOTHING = -10_000
-_LEADING = (_NOTHING, -1, 0, 0, 1, 1, 2, 2)
 # A block's exponent less its group's: above the highest every number would exceed 448, at the lowest all become zero.
 _MAX_SHIFT = E4M3_MAX_EXPONENT + 1
 _MIN_SHIFT = E4M3_MIN_EXPONENT - 4
@@ -48,7 +47,10 @@ _GROUP_COLUMNS = BLOCK // BLOCK_ELEMENTS
 
 
 def to_fp8_rows(source: Mxfp4Tensor) -> Fp8RowTensor:
-    """One scale per output row, [..., out_features, in_features]. A NaN scale in `source` raises ValueError."""
+    """One scale per output row, [..., out_features, in_features].
+
+    No scale of `source` is NaN, which is not looked at: see `mxfp4.check_scales` and `mxfp4.is_sound`.
+    """
     exponents = _group_exponents(_leading_exponents(source).amax(-1))  # [..., out]
     return Fp8RowTensor(_recode(source, exponents.unsqueeze(-1)), powers_of_two(exponents))
 
@@ -84,10 +86,9 @@ def loss_if_exact(source: Mxfp4Tensor, scales: Tensor, block_shape: tuple[int, i
 
 def _leading_exponents(source: Mxfp4Tensor) -> Tensor:
     """Exponent of the leading bit of each block's largest number, [..., out, in / 32] int32."""
-    if bool((source.scales == 255).any()):
-        raise ValueError("an MXFP4 scale is NaN (255)")
     codes = torch.maximum(source.blocks & _MASK_MAGNITUDE, (source.blocks >> 4) & _MASK_MAGNITUDE).amax(-1)
-    leading = torch.tensor(_LEADING, dtype=torch.int32, device=codes.device)[codes.int()]
+    # 0.5 is code 1, from 1.0 on two codes share an exponent; code 0 is zero.
+    leading = torch.where(codes > 0, (codes >> 1).int() - 1, _NOTHING)
     return leading + source.scales.int() - SCALE_BIAS
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rose.errors import CheckpointError
+from rose.weights.answers import Answers
 from rose.weights.safetensors_header import TensorInfo
 from rose.weights.source import Slice
 
@@ -27,24 +28,21 @@ class FiniteCheck:
     def __init__(self, tensors: Mapping[str, TensorInfo], *, at_once: bool) -> None:
         self._tensors = tensors
         self._at_once = at_once
-        self._answers: list[tuple[Slice, Tensor]] = []
+        self._answers: Answers[Slice] = Answers()
 
     def look_at(self, part: Slice, values: Tensor) -> None:
         """A slice's values. Raises CheckpointError, with the position, if it is to be known at once."""
         if values.dtype not in _DTYPES:
             return
         if not self._at_once:
-            self._answers.append((part, torch.isfinite(values).all()))
+            self._answers.add(part, torch.isfinite(values).all())
         # The sum takes one pass at the speed of memory, and is finite unless a value is not (or the values are huge).
         elif not math.isfinite(values.sum().item()):
             self._look_closely(part, values)
 
     def bad_slices(self) -> list[Slice]:
         """Those with a number that is not finite; waits for the device, once."""
-        if not self._answers:
-            return []
-        answers = torch.stack([answer for _, answer in self._answers]).tolist()
-        return [part for (part, _), is_finite in zip(self._answers, answers, strict=True) if not is_finite]
+        return self._answers.unsound()
 
     def _look_closely(self, part: Slice, values: Tensor) -> None:
         bad = (~torch.isfinite(values.reshape(-1))).nonzero()

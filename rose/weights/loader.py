@@ -20,10 +20,11 @@ from rose.models.weight_map import WeightFormats, WeightRule
 from rose.numerics.format import FormatName
 from rose.weights.checkpoint import Checkpoint
 from rose.weights.held import Held
-from rose.weights.jobs import JOB_BYTES, Job, cut_into_jobs, describe_sources
+from rose.weights.jobs import JOB_BYTES, Job, cut_into_jobs
 from rose.weights.ledger import find_problems, summarize_problems
 from rose.weights.resolve import resolve_checkpoint
-from rose.weights.source import LoadTimes, WeightSource
+from rose.weights.soundness import SoundnessCheck
+from rose.weights.source import LoadTimes, Stopwatch, WeightSource
 from rose.weights.synthetic import synthetic_source
 
 logger = get_logger(__name__)
@@ -60,9 +61,18 @@ def load_model(
     Needs the memory of what is loaded and a few hundred MiB, no second copy. Raises CheckpointError, UnsupportedModel
     and, for an impossible format or a size that the placement's groups do not divide, ConfigError.
     """
+    clock = Stopwatch()
     checkpoint = Checkpoint(resolve_checkpoint(name))
+    times = LoadTimes(open_s=clock.lap())
     return load_from(
-        checkpoint, device=device, dtype=dtype, placement=placement, experts=experts, dense=dense, progress=progress
+        checkpoint,
+        device=device,
+        dtype=dtype,
+        placement=placement,
+        experts=experts,
+        dense=dense,
+        progress=progress,
+        times=times,
     )
 
 
@@ -92,9 +102,11 @@ def load_from(
     experts: FormatChoice = "auto",
     dense: FormatChoice = "auto",
     progress: Progress | None = None,
+    times: LoadTimes | None = None,
 ) -> CausalLM:
-    """`load_model` from any source of weights."""
-    started = time.perf_counter()
+    """`load_model` from any source of weights. times: with what opening it took."""
+    times = times or LoadTimes()
+    start, clock = time.perf_counter() - times.open_s, Stopwatch()
     device = torch.device(device)
     plan = plan_model(source.config, source.tensors.keys(), str(source.config_path))
     formats = choose_formats(plan, dtype, experts, dense, device)
@@ -106,15 +118,21 @@ def load_from(
         raise CheckpointError(summarize_problems(problems))
     check_split(model, placement)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    times.plan_s += clock.lap()
     materialize(model, device, placement)
-    times = LoadTimes()
+    times.memory_s += clock.lap()
     work = _plan_work(model, rules, source, shapes, placement)
-    _fill(work, source, device, times, progress)
+    times.plan_s += clock.lap()
+    check = SoundnessCheck(source, at_once=device.type == "cpu")
+    _fill(work, source, device, check, times, progress)
+    clock.lap()
+    check.finish()
     finish_loading(model, device)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    times.finish_s += clock.lap()
     num_bytes = sum(job.num_bytes for job, _ in work)
-    _log_load(source, plan, formats, placement, device, num_bytes, times, time.perf_counter() - started)
+    _log_load(source, plan, formats, placement, device, num_bytes, times, time.perf_counter() - start)
     return model
 
 
@@ -171,6 +189,7 @@ def _fill(
     work: list[tuple[Job, list[Held]]],
     source: WeightSource,
     device: torch.device,
+    check: SoundnessCheck,
     times: LoadTimes,
     progress: Progress | None,
 ) -> None:
@@ -179,15 +198,13 @@ def _fill(
         progress(done, total)
     batches = source.stream([job.slices for job, _ in work], device, times)
     for (job, targets), tensors in zip(work, batches, strict=True):
-        start = time.perf_counter()
+        clock = Stopwatch()
+        check.look_at(job, tensors)
         outputs = [target.output(rows) for target, rows in zip(targets, job.target_rows, strict=True)]
-        try:
-            job.rule.transform.fill(outputs, tensors)
-        except ValueError as error:
-            raise CheckpointError(f"cannot load {describe_sources(job, source.tensors)}: {error}") from error
+        job.rule.transform.write(outputs, tensors)
         for target, rows, output in zip(targets, job.target_rows, outputs, strict=True):
             target.keep(rows, output)
-        times.transform_s += time.perf_counter() - start
+        times.transform_s += clock.lap()
         done += job.num_bytes
         if progress is not None:
             progress(done, total)
@@ -204,8 +221,8 @@ def _log_load(
     total_s: float,
 ) -> None:
     logger.info(
-        "loaded %s: %s%.3g parameters on %s, experts %s, dense %s; %.2f GB in %.2f s (%.2f GB/s): waited %.2f s for "
-        "reads, %.2f s for copies, %.2f s for transforms",
+        "loaded %s: %s%.3g parameters on %s, experts %s, dense %s; %.2f GB in %.2f s (%.2f GB/s): opening %.2f, "
+        "planning %.2f, memory %.2f, reads %.2f, copies %.2f, transforms %.2f, finishing %.2f",
         source.name,
         "" if placement == ALONE else f"the part of {placement}, of ",
         plan.num_parameters,
@@ -215,7 +232,11 @@ def _log_load(
         num_bytes / 1e9,
         total_s,
         num_bytes / 1e9 / total_s,
+        times.open_s,
+        times.plan_s,
+        times.memory_s,
         times.read_s,
         times.copy_s,
         times.transform_s,
+        times.finish_s,
     )

@@ -1,4 +1,4 @@
-"""The deferred search for NaN, as it is on a GPU; `test_loader.py` has the one that raises at once."""
+"""The deferred search for NaN, as it is on a GPU; see `test_loader.py` for the one at once."""
 
 from pathlib import Path
 
