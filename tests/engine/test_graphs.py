@@ -95,6 +95,10 @@ def test_decode_is_padded_to_the_next_size(num_requests: int, size: int) -> None
         (1025, 8, 1536, 32),
         (4096, 100, 4096, 101),
         (4095, 100, 4096, 101),
+        (4320, 1, 4608, 2),
+        (4608, 9, 4608, 32),
+        (7681, 1, 8192, 2),
+        (8192, 2, 8192, 2),
     ],
 )
 def test_other_steps_are_padded_to_tokens_and_requests(tokens: int, requests: int, padded: int, slots: int) -> None:
@@ -102,7 +106,13 @@ def test_other_steps_are_padded_to_tokens_and_requests(tokens: int, requests: in
 
 
 def test_what_is_too_large_for_a_graph() -> None:
+    assert shapes().choose(BatchShape(8193, 1, 8193, 9000)) is None
+    # Padding would cost more than a graph saves.
     assert shapes().choose(BatchShape(4097, 1, 4097, 5000)) is None
+    assert shapes().choose(BatchShape(4319, 1, 4319, 5000)) is None
+    # The largest is what fits, whatever the steps.
+    assert shapes(tokens=5000).choose(BatchShape(4700, 1, 4700, 5000)) == BatchShape(5000, 2, 5000, 100_000)
+    assert shapes(tokens=5000).choose(BatchShape(5001, 1, 5001, 5001)) is None
     assert shapes(tokens=1000).choose(BatchShape(1000, 1, 1000, 1000)) == BatchShape(1000, 2, 1000, 100_000)
     # No request of a graph may be longer than the engine's block tables, and padding is a request.
     short = shapes(max_model_len=200)
@@ -125,9 +135,11 @@ def test_a_shape_holds_its_step_and_its_padding(
         assert common.num_requests <= made.max_num_requests <= max_num_seqs + 1
     if shape is None:
         assert longest > 1, "every decode step has a graph"
+        largest = min(8192, tokens, max_model_len)
+        assert num_tokens > 4096 or num_tokens > largest or largest < 64, "up to 4096 tokens padding costs less"
         return
     padding = shape.num_tokens - num_tokens
-    assert 0 <= padding <= max(64, num_tokens)
+    assert 0 <= padding <= (num_tokens / 15 if shape.num_tokens > 4096 else max(64, num_tokens))
     assert shape.num_tokens <= made.max_num_tokens
     assert shape.max_kv_len == max_model_len
     if longest == 1:
@@ -164,16 +176,65 @@ def test_each_shape_is_captured_once_and_some_from_the_start() -> None:
     core = make_core(max_num_seqs=4, max_num_batched_tokens=100)
     recorder, graphs = add_graphs(core)
     common = GraphShapes(max_num_seqs=4, max_num_batched_tokens=100, max_model_len=128).common()
-    assert [(shape.num_tokens, shape.max_query_len) for shape in common] == [
-        (100, 100), (96, 96), (64, 64), (4, 1), (3, 1), (2, 1), (1, 1)
-    ]  # fmt: skip
+    sizes = [(shape.num_tokens, shape.max_query_len) for shape in common]
+    assert sizes == [(100, 100), (64, 64), (4, 1), (2, 1), (1, 1)]
     assert graphs.capture_common() == len(common)
     for index in range(3):
         add(core, str(index), [1, 2, 3], SamplingParams(temperature=0.0, max_tokens=5))
     run(core)
-    # Three prompts and their padding take more requests than a single prompt's graph has.
-    assert len(recorder.graphs) == len(common) + 1
-    assert [graph.num_replays for graph in recorder.graphs] == [0, 0, 0, 0, 4, 0, 0, 0]
+    # Three prompts and their padding take more requests than a single prompt's graph has, and then three decode.
+    assert len(recorder.graphs) == len(common) + 2
+    assert [graph.num_replays for graph in recorder.graphs] == [0, 0, 0, 0, 0, 1, 4]
+
+
+def test_a_step_is_recorded_without_being_computed_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, seen, forward = FakeModel(), [], FakeModel.forward
+    core = make_core(model, max_num_seqs=4, max_num_batched_tokens=100)
+    _, graphs = add_graphs(core)
+    monkeypatch.setattr(
+        FakeModel, "forward", lambda self, batch: (seen.append(len(batch.token_ids)), forward(self, batch))[1]
+    )
+    graphs.capture_common()
+    assert seen == [100, 4], "the first of each kind"
+    add(core, "a", [1] * 70, SamplingParams(temperature=0.0, max_tokens=1))
+    core.step()
+    assert seen == [100, 4, 96], "by the graph"
+
+
+def test_what_can_only_be_recorded_once_it_was_done_is_done_first() -> None:
+    class Loading(Recorder):
+        """Records nothing of a kind that was not done before, as if its kernels were to be loaded."""
+
+        num_refused = 0
+        is_loaded = False
+
+        def __call__(self, work: Callable[[], None]) -> Recorded:
+            if not self.is_loaded:
+                self.num_refused, self.is_loaded = self.num_refused + 1, True
+                raise CannotCaptureError("not loaded")
+            self.is_loaded = False
+            return super().__call__(work)
+
+    core = make_core(max_num_seqs=4, max_num_batched_tokens=100)
+    _, graphs = add_graphs(core)
+    recorder = graphs._record = Loading()
+    assert graphs.capture_common() == recorder.num_refused == len(recorder.graphs)
+    results = Results()
+    add(core, "a", [1] * 70, SamplingParams(temperature=0.0, max_tokens=3))
+    run(core, results)
+    check_tokens(FakeModel(), [1] * 70, results["a", 0].token_ids, SamplingParams(temperature=0.0))
+    assert recorder.num_refused == len(recorder.graphs) == 6
+
+
+@given(st.integers(1, 300), st.integers(64, 20_000))
+def test_the_start_captures_the_largest_of_each_kind_and_few_others(max_num_seqs: int, tokens: int) -> None:
+    made = shapes(max_num_seqs, max(tokens, max_num_seqs))
+    common = made.common()
+    assert len(common) == len(set(common)) <= 12
+    assert max(shape.num_tokens for shape in common) == made.max_num_tokens
+    assert max(shape.num_requests for shape in common if shape.max_query_len == 1) == max_num_seqs
+    for shape in common:
+        assert made.choose(shape) == shape, "there are such steps"
 
 
 @pytest.mark.parametrize("fault", [torch.OutOfMemoryError("no memory"), CannotCaptureError("it waits")])
@@ -193,7 +254,8 @@ def test_a_shape_that_cannot_be_captured_is_run_without_from_then_on(fault: Exce
         add(core, name, prompt, SamplingParams(temperature=0.0, max_tokens=6))
         run(core, results)
         check_tokens(FakeModel(), prompt, results[name, 0].token_ids, SamplingParams(temperature=0.0))
-    assert recorder.num_asked == 2, "once for prompts, and once for a request that decodes"
+    # Of a prompt's shape and of one that decodes, and again after having computed it unless memory is what lacks.
+    assert recorder.num_asked == (2 if isinstance(fault, torch.OutOfMemoryError) else 4)
     with pytest.raises(type(fault)):
         graphs.capture_common()
 

@@ -34,7 +34,7 @@ class Graph(Protocol):
 
 
 Record = Callable[[Callable[[], None]], Graph]
-"""Records what its argument gives the device to do, without doing it."""
+"""Records what its argument gives the device to do, without doing it. Raises `CannotCaptureError` if that cannot be."""
 
 
 class CudaRecorder:
@@ -45,15 +45,14 @@ class CudaRecorder:
         self._stream = torch.cuda.Stream(device)
 
     def __call__(self, work: Callable[[], None]) -> Graph:
-        """Record `work`, which must have been done before, so that its kernels are compiled and loaded.
-
-        Raises `CannotCaptureError` if it does something that graphs do not allow.
-        """
+        """Record `work`. Raises `CannotCaptureError` if it does something that graphs do not allow, such as waiting."""
         graph = torch.cuda.CUDAGraph()
         self._stream.wait_stream(torch.cuda.current_stream())
         # torch.cuda.graph would collect garbage and give back cached memory, each time.
         with torch.cuda.stream(self._stream):
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            # relaxed: work that was never done has kernels to load, which any other mode takes for a mistake. What
+            # would make a graph wrong is refused in every mode, as it concerns the stream itself.
+            graph.capture_begin(pool=self._pool, capture_error_mode="relaxed")
             try:
                 try:
                     work()
@@ -126,29 +125,31 @@ class ForwardGraphs:
         Returns the logits of its sampling rows, [num_requests, vocab_size] float32, and what `sample_tokens` makes of
         them, [2, num_requests]. Both hold until the next step.
         """
-        captured = self._captured.get(shape)
-        if captured is not None:
-            captured.graph.replay()
+        try:
+            captured = self._captured.get(shape) or self._capture(shape, inputs)
+        except (CannotCaptureError, torch.OutOfMemoryError) as error:
+            logger.warning("no CUDA graph of %s, whose steps are launched kernel by kernel: %s", shape, error)
+            self._given_up.add(shape)
+            self._work(shape, inputs)()
         else:
-            work = self._work(shape, inputs)
-            work()
-            try:
-                self._capture(shape, inputs, work)
-            except (CannotCaptureError, torch.OutOfMemoryError) as error:
-                logger.warning("no CUDA graph of %s, whose steps are launched kernel by kernel: %s", shape, error)
-                self._given_up.add(shape)
+            captured.graph.replay()
         return self._logits[: shape.num_requests], self._chosen[:, : shape.num_requests]
 
     @torch.inference_mode()
     def capture_common(self) -> int:
-        """Capture the shapes that are worth it from the start; returns how many. Raises `CannotCaptureError`."""
-        shapes = self._shapes.common()
+        """Capture the shapes that are worth it from the start; returns how many. Raises `CannotCaptureError`.
+
+        The first decode step and the first other step are computed before, which tells of kernels that wait, and
+        prepares the libraries that others share.
+        """
+        shapes, kinds = self._shapes.common(), set()
         for shape in shapes:
             inputs = self._inputs.buffers.inputs(shape)
             self._inputs.fill(inputs, [])
-            work = self._work(shape, inputs)
-            work()
-            self._capture(shape, inputs, work)
+            if (is_decode := shape.max_query_len == 1) not in kinds:
+                kinds.add(is_decode)
+                self._work(shape, inputs)()
+            self._capture(shape, inputs)
         return len(shapes)
 
     def _work(self, shape: BatchShape, inputs: StepInputs) -> Callable[[], None]:
@@ -162,8 +163,15 @@ class ForwardGraphs:
 
         return work
 
-    def _capture(self, shape: BatchShape, inputs: StepInputs, work: Callable[[], None]) -> None:
-        """Record the work, which was done before."""
+    def _capture(self, shape: BatchShape, inputs: StepInputs) -> _Captured:
+        """Record the step. What is done once, such as loading a kernel, is done meanwhile, and not recorded."""
         begin = time.perf_counter()
-        self._captured[shape] = _Captured(inputs, self._record(work))
+        work = self._work(shape, inputs)
+        try:
+            graph = self._record(work)
+        except CannotCaptureError:
+            work()  # in case something done once is to blame
+            graph = self._record(work)
+        captured = self._captured[shape] = _Captured(inputs, graph)
         logger.debug("captured a graph of %s in %.3f s", shape, time.perf_counter() - begin)
+        return captured
