@@ -9,7 +9,7 @@ import torch
 from rose.engine.config import EngineConfig
 from rose.engine.kv_cache.plan import plan_kv_cache
 from rose.engine.kv_cache.spec import KVCacheSpec, KVGroup
-from rose.engine.worker.trial import try_step
+from rose.engine.worker.trial import Trial
 from rose.engine.worker.worker import Worker, build_core
 from rose.errors import ConfigError
 from tests.fake_model import FakeModel
@@ -132,15 +132,28 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         build_core(EngineConfig(model="m", device="cuda:2", load_format="tests.fake_model:load"))
 
 
-@pytest.mark.parametrize(("max_num_seqs", "max_num_batched_tokens"), [(1, 1), (4, 40), (300, 500)])
-def test_the_largest_step_can_be_tried(max_num_seqs: int, max_num_batched_tokens: int) -> None:
+@pytest.mark.parametrize(("max_num_seqs", "max_num_batched_tokens"), [(1, 1), (4, 40), (300, 500), (4, 9999)])
+def test_the_largest_steps_can_be_tried(
+    max_num_seqs: int, max_num_batched_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a GPU, this is how the memory of activations is measured."""
     config = EngineConfig(
         model="m", device="cpu", max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
     )
     model = FakeModel()
-    spec = KVCacheSpec.from_layers(model.attention_specs, 16)
-    assert try_step(model, spec, config, config.max_num_batched_tokens) > 0
+    trial = Trial(model, KVCacheSpec.from_layers(model.attention_specs, 16), config)
+    assert trial.max_num_tokens == min(max_num_batched_tokens, model.max_position - 1)
+    seen, forward = [], FakeModel.forward
+    monkeypatch.setattr(
+        FakeModel, "forward", lambda self, batch: (seen.append(len(batch.token_ids)), forward(self, batch))[1]
+    )
+    for num_tokens in (trial.max_num_tokens, max(1, trial.max_num_tokens // 2)):
+        logits = trial.forward(num_tokens)
+        assert seen.pop() == num_tokens
+        assert logits.shape == (min(max_num_seqs, num_tokens), model.vocab_size)
+    sampled = trial.sample()
+    assert len(sampled) == min(max_num_seqs, trial.max_num_tokens)
+    assert all(one.is_valid and one.logprobs is not None for one in sampled)
 
 
 def test_what_the_device_decides_is_left_open_until_it_is_known() -> None:

@@ -11,8 +11,10 @@ from rose.engine.config import EngineConfig
 from rose.engine.core import EngineCore
 from rose.engine.sampling_params import SamplingParams
 from rose.engine.scheduler_output import ScheduledRequest
-from rose.engine.worker.batch_shape import BatchShape
+from rose.engine.worker.batch_shape import BatchShape, GraphShapes
+from rose.engine.worker.cuda_graph import CudaRecorder, ForwardGraphs
 from rose.engine.worker.model_runner import ModelRunner
+from rose.engine.worker.trial import measure_activations
 from rose.engine.worker.worker import Worker, build_core
 from rose.weights.loader import load_from
 from rose.weights.synthetic import synthetic_source
@@ -92,15 +94,15 @@ def test_decode_of_every_size_and_prompts_of_every_length(worker: Worker) -> Non
             length = 1 + (index * 7919 + num_requests) % 700
             add(core, f"{num_requests} {index}", prompt(index, length), SamplingParams(temperature=0.0, max_tokens=2))
         run(core)
-    for length in (1, 2, 63, 64, 65, 100, 256, 700, 1024, 1500, 2049, 4000, 4096, 4097, 8900):
+    for length in (1, 2, 63, 64, 65, 100, 256, 700, 1024, 1500, 2049, 4000, 4096, 4097, 4608, 6000, 8192, 8900):
         add(core, f"prompt of {length}", prompt(length, length), SamplingParams(temperature=0.0, max_tokens=2))
         run(core)
     decode = {shape.num_requests for shape in compared.shapes if shape.max_query_len == 1}
     assert decode == {1, 2, 3, 4, 6, 8, 12, 16, 24}
-    assert {64, 96, 128, 256, 768, 1024, 1536, 3072, 4096} <= {
+    assert {64, 96, 128, 256, 768, 1024, 1536, 3072, 4096, 4608, 6144, 8192} <= {
         shape.num_tokens for shape in compared.shapes if shape.max_query_len > 1
     }
-    assert compared.num_eager > 0, "prompts of more than 4096 tokens have no graph"
+    assert compared.num_eager == 2, "prompts of 4097 and 8900 tokens have no graph"
 
 
 def test_requests_that_come_and_go_with_shared_prefixes_and_chunks(worker: Worker) -> None:
@@ -116,6 +118,34 @@ def test_requests_that_come_and_go_with_shared_prefixes_and_chunks(worker: Worke
     run(core, results)
     assert any(final.num_cached_tokens for result in results.values() for final in result.finals)
     assert len({shape.num_requests for shape in compared.shapes if shape.max_query_len > 1}) > 1, "mixed steps"
+
+
+def test_a_step_takes_no_more_memory_than_its_trial(worker: Worker) -> None:
+    shapes = GraphShapes(max_num_seqs=MAX_NUM_SEQS, max_num_batched_tokens=16384, max_model_len=9000)
+    trials = [
+        measure_activations(worker.model, worker.kv_cache_spec, worker.config, graph_shapes)
+        for graph_shapes in (None, shapes)
+    ]
+    core, compared = compared_core(worker)
+    for index in range(MAX_NUM_SEQS):
+        params = SamplingParams(top_p=0.9, logprobs=0, max_tokens=1)
+        add(core, str(index), prompt(index, 16384 // MAX_NUM_SEQS), params)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    run(core)
+    peak = torch.cuda.max_memory_allocated() - before
+    assert compared.num_eager == 1
+    assert peak <= trials[0] + (32 << 20)
+    # Graphs were captured before, in memory of their own; this is about the largest, and no other.
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    graphs = ForwardGraphs(worker.model, worker._runner._inputs, shapes, CudaRecorder(torch.device("cuda", 0)))
+    graphs.capture_common()
+    torch.cuda.empty_cache()
+    pool = torch.cuda.memory_reserved() - before
+    print(f"eager: {peak / 2**20:.0f} of {trials[0] / 2**20:.0f} MiB tried; ", end="")
+    print(f"graphs: {pool / 2**20:.0f} of {(trials[1] - trials[0]) / 2**20:.0f} MiB")
+    assert pool <= (trials[1] - trials[0]) + (256 << 20), "segments, and what cuBLAS keeps for a stream"
 
 
 def test_greedy_answers_of_rose_demo_are_the_same_with_and_without() -> None:

@@ -127,12 +127,9 @@ class Worker:
         given = config.num_blocks is not None or config.kv_cache_bytes is not None
         activation_bytes = 0
         if not given and self._model.device.type == "cuda":
-            sizes = [config.max_num_batched_tokens]
-            if config.cuda_graphs != "off":  # their memory is apart from that of other steps
-                sizes.append(_graph_shapes(config, self._model.max_position).max_num_tokens)
-            activation_bytes = sum(
-                measure_activations(self._model, self.kv_cache_spec, config, num_tokens) for num_tokens in sizes
-            )
+            shapes = None if config.cuda_graphs == "off" else _graph_shapes(config, self._model.max_position)
+            activation_bytes = measure_activations(self._model, self.kv_cache_spec, config, shapes)
+            logger.info("a step needs %.3f GiB", activation_bytes / 2**30)
         return plan_kv_cache(
             config,
             self.kv_cache_spec,
