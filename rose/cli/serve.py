@@ -21,6 +21,8 @@ from rose.errors import ConfigError
 from rose.log import setup_logging
 
 if TYPE_CHECKING:
+    from rose.chat.format import ChatFormat
+    from rose.chat.tokenizer import Tokenizer
     from rose.engine.config import EngineConfig
     from rose.engine.messages import EngineReady
     from rose.engine.process_client import ProcessEngineClient
@@ -155,21 +157,25 @@ async def _serve(
     listeners: "list[socket.socket]",
     grace_s: float,
 ) -> None:
-    from rose.chat.registry import get_format
-    from rose.chat.tokenizer import load_tokenizer
     from rose.cli.load_progress import load_progress
     from rose.engine.process_client import ProcessEngineClient
-    from rose.server.app import create_app
-    from rose.server.builtin_tools.config import ToolSettings
     from rose.server.http import HttpServer
 
     name = settings.served_model_names[0]
-    tokenizer = load_tokenizer(folder)
-    chat_format = get_format(settings.chat_format, tokenizer)
-    if settings.tools != ToolSettings() and chat_format.name != "harmony":
-        raise ConfigError(f"a model of the format {chat_format.name} knows no built-in tools: leave out their flags")
     with _cancelled_by_sigterm(), load_progress(name) as show:
-        engine = await ProcessEngineClient.start(config, lambda now: show(now.done_bytes, now.total_bytes))
+        loading = asyncio.create_task(
+            ProcessEngineClient.start(config, lambda now: show(now.done_bytes, now.total_bytes))
+        )
+        try:
+            await asyncio.sleep(0)  # the engine's process is started first, and this one gets ready meanwhile
+            tokenizer, chat_format = _load_chat(folder, settings)
+            from rose.server.app import create_app
+
+            engine = await loading
+        finally:
+            if not loading.done():
+                loading.cancel()
+                await asyncio.wait([loading])
 
     def announce() -> None:
         _announce(name, listeners[0], engine.info)
@@ -187,6 +193,18 @@ async def _serve(
         await server.serve(sockets=listeners)
     finally:
         await engine.close()
+
+
+def _load_chat(folder: Path, settings: "ServerSettings") -> "tuple[Tokenizer, ChatFormat]":
+    from rose.chat.registry import get_format
+    from rose.chat.tokenizer import load_tokenizer
+    from rose.server.builtin_tools.config import ToolSettings
+
+    tokenizer = load_tokenizer(folder)
+    chat_format = get_format(settings.chat_format, tokenizer)
+    if settings.tools != ToolSettings() and chat_format.name != "harmony":
+        raise ConfigError(f"a model of the format {chat_format.name} knows no built-in tools: leave out their flags")
+    return tokenizer, chat_format
 
 
 async def _serve_in_processes(

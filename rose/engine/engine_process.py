@@ -15,6 +15,7 @@ from rose.engine.channel import EngineEnd
 from rose.engine.config import EngineConfig
 from rose.engine.core import run_core
 from rose.engine.messages import LoadProgress
+from rose.engine.worker import warm_up
 from rose.errors import RoseError
 from rose.log import get_logger, setup_logging
 
@@ -26,9 +27,11 @@ def main() -> None:
     setup_logging("engine")
     folder = Path(sys.argv[1])
     threading.Thread(target=_end_with_parent, args=(folder,), daemon=True, name="parent-watch").start()
+    config = EngineConfig.from_json(sys.argv[2])
+    warm_up.begin(config.device)
     channel = EngineEnd(folder)
     try:
-        _serve(EngineConfig.from_json(sys.argv[2]), channel)
+        _serve(config, channel)
     finally:
         channel.close()
 
