@@ -32,3 +32,28 @@ def test_nobody_writes_where_another_still_is(size, steps):
 def test_small_batches_are_more():
     ring = _Ring(256, CPU)
     assert sum(ring.take(16, wait=False) is not None for _ in range(20)) == 16
+
+
+class Event:
+    """Of a device that is busy until somebody waits for it."""
+
+    is_done = False
+
+    def query(self):
+        return self.is_done
+
+    def synchronize(self):
+        self.is_done = True
+
+
+def test_the_device_is_waited_for_only_when_asked():
+    ring = _Ring(64, CPU)
+    first = ring.take(40, wait=False)
+    assert ring.take(40, wait=True) is None  # not left yet
+    first.leave()
+    first._event = Event()
+    assert ring.take(40, wait=False) is None
+    assert not first._event.is_done
+    assert ring.take(24, wait=False) is not None  # in front of nobody
+    assert ring.take(40, wait=True) is not None
+    assert first._event.is_done
