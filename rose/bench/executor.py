@@ -8,7 +8,7 @@ after `fill_blocks`. A decode step reads and computes as much as after a real pr
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -83,7 +83,7 @@ class BenchExecutor:
         self._held.clear()
         self._pending.clear()
 
-    def execute(self, output: SchedulerOutput) -> list[SampledTokens]:
+    def execute(self, output: SchedulerOutput, meanwhile: Callable[[], None]) -> list[SampledTokens]:
         """Compute a step, or pretend to; see `Executor`."""
         self.scheduled = output.scheduled
         return self._compute(output) if self.computes else self._pretend(output)

@@ -51,8 +51,11 @@ class Executor(Protocol):
         """Facts for the frontends; `num_blocks` and `max_model_len` also bind the scheduler."""
         ...
 
-    def execute(self, output: SchedulerOutput) -> list[SampledTokens]:
-        """Compute one step; one entry for each request whose next token it sampled."""
+    def execute(self, output: SchedulerOutput, meanwhile: Callable[[], None]) -> list[SampledTokens]:
+        """Compute one step; one entry for each request whose next token it sampled.
+
+        meanwhile: what of the core's own work can be done while a device computes. Nothing is lost if it is not called.
+        """
         ...
 
 
@@ -118,8 +121,8 @@ class EngineCore:
         scheduled = self.scheduler.schedule()
         outputs = []
         if scheduled.scheduled:
-            sampled = {result.key: result for result in self._executor.execute(scheduled)}
-            outputs = self.scheduler.update(scheduled, sampled)
+            results = self._executor.execute(scheduled, lambda: self.scheduler.prepare_update(scheduled))
+            outputs = self.scheduler.update(scheduled, {result.key: result for result in results})
         collected = self._collect(outputs)
         if not scheduled.scheduled and not collected.outputs and self.scheduler.has_requests:
             raise RuntimeError("the scheduler finds nothing to do for unfinished requests")  # rather than spin for ever

@@ -104,6 +104,12 @@ class Scheduler:
             self._counters.count_step(self._max_num_batched_tokens - budget)
         return output
 
+    def prepare_update(self, output: SchedulerOutput) -> None:
+        """Do what of `update` needs no results, and changes nothing that anybody sees."""
+        for scheduled in output.scheduled:
+            num_tokens = scheduled.num_computed_tokens + scheduled.num_tokens - scheduled.num_draft_tokens
+            self.kv_cache.name_blocks(self._requests[scheduled.key], num_tokens)
+
     def update(self, output: SchedulerOutput, sampled: dict[int, SampledTokens]) -> list[RequestOutput]:
         """Take in a step's results, by request key, and return what the frontends are to hear."""
         outputs = []

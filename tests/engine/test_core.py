@@ -1,12 +1,14 @@
 """The engine as a frontend sees it: one final output for everything, whatever happens."""
 
 import logging
+from typing import Any
 
 import pytest
 
 from rose.engine.core import run_core
 from rose.engine.messages import Abort, AddRequest, EngineDied, EngineOutputs, FromEngine, Shutdown, ToEngine
 from rose.engine.sampling_params import SamplingParams
+from rose.engine.worker import model_runner
 from tests.engine.engines import GREEDY, Results, add, check_tokens, generate, make_core, run
 from tests.fake_model import FakeModel
 
@@ -16,6 +18,26 @@ PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5]
 def test_greedy_tokens_are_the_models() -> None:
     core = make_core()
     check_tokens(FakeModel(), PROMPT, generate(core, PROMPT), GREEDY)
+
+
+def test_the_core_works_while_a_device_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[str] = []
+
+    def note(owner: Any, name: str) -> None:
+        function = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *arguments: (happened.append(name), function(*arguments))[1])
+
+    core = make_core(max_num_batched_tokens=8)
+    note(FakeModel, "forward")
+    note(core.scheduler, "prepare_update")
+    note(model_runner, "as_sampled")
+    add(core, "r", PROMPT)
+    [request] = core.scheduler.unfinished()
+    core.step()  # of 9 tokens, so that none is sampled
+    assert happened == ["forward", "prepare_update"]
+    assert len(request.block_hashes) == 2
+    core.step()
+    assert happened[2:] == ["forward", "prepare_update", "as_sampled"]
 
 
 @pytest.mark.parametrize("budget", [1, 2, 3, 5, 8])

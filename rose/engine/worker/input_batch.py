@@ -23,7 +23,8 @@ class _Held:
     row: int
     num_tokens: int
     num_blocks: int
-    is_random: bool
+    temperature: float  # as `sample_tokens` takes it
+    uniform: float  # of the next token
     is_plain: bool
 
 
@@ -173,11 +174,8 @@ class InputBatch:
         samples = [(end - 1, self._held[s.key]) for s, end in zip(scheduled, ends, strict=True) if self._samples(s)]
         count = len(samples)
         host.sampling_rows[:count] = [row for row, _ in samples]
-        host.temperatures[:count] = [held.request.params.temperature if held.is_random else 0.0 for _, held in samples]
-        host.uniforms[:count] = [
-            uniform(held.request.seed, held.num_tokens - held.request.num_prompt_tokens) if held.is_random else 0.0
-            for _, held in samples
-        ]
+        host.temperatures[:count] = [held.temperature for _, held in samples]
+        host.uniforms[:count] = [held.uniform for _, held in samples]
         for values in (host.sampling_rows, host.temperatures, host.uniforms):
             values[count:] = 0
 
@@ -218,6 +216,13 @@ class InputBatch:
         """Whether the step's own inputs say all that these requests' tokens depend on."""
         return all(self._held[key].is_plain for key in keys)
 
+    def draw_ahead(self, keys: Sequence[int]) -> None:
+        """Draw for the tokens after those that a step samples; these have been sent what they need."""
+        for key in keys:
+            held = self._held[key]
+            if held.temperature:
+                held.uniform = uniform(held.request.seed, held.num_tokens + 1 - held.request.num_prompt_tokens)
+
     def append_token(self, key: int, token_id: int) -> None:
         """The request's next token was sampled."""
         held = self._held[key]
@@ -226,7 +231,7 @@ class InputBatch:
         held.num_tokens += 1
 
     def _add(self, new: NewRequest) -> None:
-        row = self._free_rows.pop()
+        row, draws = self._free_rows.pop(), is_random(new.params)
         if new.prompt_logprobs is not None:
             self._telling.add(new.key)
         self._token_ids[row, : len(new.token_ids)] = new.token_ids
@@ -237,7 +242,8 @@ class InputBatch:
             row=row,
             num_tokens=len(new.token_ids),
             num_blocks=len(new.block_tables[0]),
-            is_random=is_random(new.params),
+            temperature=new.params.temperature if draws else 0.0,
+            uniform=uniform(new.seed, len(new.token_ids) - new.num_prompt_tokens) if draws else 0.0,
             is_plain=is_plain(new.params),
         )
 

@@ -1,6 +1,6 @@
 """One step on the device: inputs, forward pass, sampling."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 
@@ -38,8 +38,11 @@ class ModelRunner:
         self._graphs = graphs
 
     @torch.inference_mode()
-    def execute(self, output: SchedulerOutput) -> list[SampledTokens]:
-        """Compute one step; an entry for each request that reached the end of its tokens or tells of its prompt."""
+    def execute(self, output: SchedulerOutput, meanwhile: Callable[[], None] = lambda: None) -> list[SampledTokens]:
+        """Compute one step; an entry for each request that reached the end of its tokens or tells of its prompt.
+
+        meanwhile: called when the device has been given its work, before anything waits for it.
+        """
         self._inputs.apply(output)
         if self._grammars is not None:
             self._grammars.apply(output)
@@ -47,8 +50,13 @@ class ModelRunner:
         pending = None if self._grammars is None else self._grammars.begin_masks(keys)
         prompts = self._inputs.prompt_rows(output.scheduled)
         if not prompts:
-            return self._sample(keys, self._forward(output.scheduled, len(keys)), pending)
+            computed = self._forward(output.scheduled, len(keys))
+            self._inputs.draw_ahead(keys)
+            meanwhile()
+            return self._sample(keys, computed, pending)
         inputs, hidden = self._forward_eagerly(output.scheduled)
+        self._inputs.draw_ahead(keys)
+        meanwhile()
         told = {rows.key: self._prompt_logprobs(hidden, rows) for rows in prompts}
         results = self._sample(keys, self._logits(inputs, hidden, len(keys)), pending)
         results = [msgspec.structs.replace(each, prompt_logprobs=told.pop(each.key, None)) for each in results]
@@ -116,17 +124,24 @@ class ModelRunner:
         results = [
             _result(key, one, refused.get(place)) for place, (key, one) in enumerate(zip(keys, sampled, strict=True))
         ]
-        taken = {result.key: result.token_ids[0] for result in results if result.error is None}
-        progress = {} if self._grammars is None else self._grammars.advance(taken)
-        for place, result in enumerate(results):
-            match progress.get(result.key):
-                case Progress.FAILED if self._grammars is not None:
-                    results[place] = _failed(result.key, self._grammars.reason(result.key))
-                case Progress.COMPLETE:
-                    results[place] = msgspec.structs.replace(result, is_complete=True)
-            if results[place].error is None:
+        if self._grammars is not None:
+            results = _heard_by(self._grammars, results)
+        for result in results:
+            if result.error is None:
                 self._inputs.append_token(result.key, result.token_ids[0])
         return results
+
+
+def _heard_by(grammars: Grammars, results: list[SampledTokens]) -> list[SampledTokens]:
+    """The results, with what the grammars say to them."""
+    taken = {result.key: result.token_ids[0] for result in results if result.error is None}
+    for place, progress in enumerate(map(grammars.advance(taken).get, (result.key for result in results))):
+        match progress:
+            case Progress.FAILED:
+                results[place] = _failed(results[place].key, grammars.reason(results[place].key))
+            case Progress.COMPLETE:
+                results[place] = msgspec.structs.replace(results[place], is_complete=True)
+    return results
 
 
 def _result(key: int, sampled: Sampled, refused: str | None) -> SampledTokens:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -50,8 +51,7 @@ class SamplingRow:
         return uniform(self.seed, len(self.output_token_ids)) if self.is_random else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
+class Sampled(msgspec.Struct, frozen=True):
     """One row's token. `is_valid` is false if its logits were NaN or infinite; the token then means nothing."""
 
     token_id: int
@@ -84,7 +84,7 @@ def as_sampled(chosen: Tensor, logprobs: Sequence[TokenLogprobs | None] | None =
     """What `sample_tokens` gives, [2, num_rows], on the host."""
     token_ids, valid = chosen.tolist()
     return [
-        Sampled(token_id, bool(is_valid), logprob)
+        Sampled(token_id, is_valid == 1, logprob)
         for token_id, is_valid, logprob in zip(token_ids, valid, logprobs or [None] * len(valid), strict=True)
     ]
 

@@ -112,10 +112,10 @@ class Worker:
         """The model's own ids that end a text."""
         return self._model.eos_token_ids
 
-    def execute(self, output: SchedulerOutput) -> list[SampledTokens]:
+    def execute(self, output: SchedulerOutput, meanwhile: Callable[[], None] = lambda: None) -> list[SampledTokens]:
         """Compute one step; see `Executor`."""
         with _current(self._model.device):
-            return self._runner.execute(output)
+            return self._runner.execute(output, meanwhile)
 
     @contextmanager
     def without_graphs(self) -> Iterator[None]:
@@ -129,7 +129,6 @@ class Worker:
         if not given and self._model.device.type == "cuda":
             shapes = None if config.cuda_graphs == "off" else _graph_shapes(config, self._model.max_position)
             activation_bytes = measure_activations(self._model, self.kv_cache_spec, config, shapes)
-            logger.info("a step needs %.3f GiB", activation_bytes / 2**30)
         return plan_kv_cache(
             config,
             self.kv_cache_spec,
