@@ -88,7 +88,8 @@ class KVCacheManager:
         """Take the hit's blocks and room for the tokens after it; False, and nothing taken, if blocks are short."""
         held = hit.num_tokens // self.spec.block_size
         needed = self._blocks_short(hit.num_tokens + num_new_tokens, held)
-        if needed > self._pool.num_free - self._num_reclaimed(hit):
+        num_free = self._pool.num_free
+        if needed > num_free or needed > num_free - self._num_reclaimed(hit):
             return False
         for table in hit.tables:
             for block in table:
@@ -185,13 +186,12 @@ class KVCacheManager:
 
     def _search(self, request: Request) -> PrefixHit:
         block_size = self.spec.block_size
-        hashes: list[bytes] = []
-        for i in range((request.num_tokens - 1) // block_size):
-            block_hash = self._hashes(request, i + 1)[i]  # no more of them than are found
-            if any(self._cache.find(index, block_hash) is None for index in self._full_groups):
-                break
-            hashes.append(block_hash)
-        end = len(hashes)
+        end, num_tried, limit = 0, 0, (request.num_tokens - 1) // block_size
+        while end == num_tried < limit:  # naming takes longer than looking: one block, and more as some are found
+            names = self._hashes(request, min(2 * end + 1, limit))[end:limit]
+            num_tried += len(names)
+            end += min((self._cache.num_leading(index, names) for index in self._full_groups), default=len(names))
+        hashes = request.block_hashes
         while (missing := self._missing_in_windows(hashes, end)) is not None:
             end = missing  # each boundary between here and there needs that block as well
         tables = []

@@ -6,6 +6,7 @@ other's cache, and a client may choose its prompts.
 """
 
 from array import array
+from collections import defaultdict
 from collections.abc import Sequence
 from hashlib import blake2b
 
@@ -25,7 +26,7 @@ class PrefixCache:
 
     def __init__(self) -> None:
         self.version = 0
-        self._block_of: dict[tuple[int, bytes], int] = {}
+        self._block_of: defaultdict[int, dict[bytes, int]] = defaultdict(dict)
         self._key_of: dict[int, tuple[int, bytes]] = {}
 
     def __len__(self) -> int:
@@ -36,23 +37,30 @@ class PrefixCache:
 
     def find(self, group: int, block_hash: bytes) -> int | None:
         """The block that holds these tokens for this group of layers."""
-        return self._block_of.get((group, block_hash))
+        return self._block_of[group].get(block_hash)
+
+    def num_leading(self, group: int, block_hashes: Sequence[bytes]) -> int:
+        """How many of the blocks, up to the first that is not, are held for this group of layers."""
+        held = self._block_of[group]
+        return next((i for i, block_hash in enumerate(block_hashes) if block_hash not in held), len(block_hashes))
 
     def add(self, group: int, block_hash: bytes, block: int) -> None:
         """Make a block findable. If another block already holds the same tokens, that one stays the one found."""
-        key = (group, block_hash)
-        if key not in self._block_of:
-            self._block_of[key] = block
-            self._key_of[block] = key
+        held = self._block_of[group]
+        if block_hash not in held:
+            held[block_hash] = block
+            self._key_of[block] = (group, block_hash)
             self.version += 1
 
     def forget(self, block: int) -> None:
         """The block's contents are about to change, or not to be trusted."""
         key = self._key_of.pop(block, None)
         if key is not None:
-            del self._block_of[key]
+            group, block_hash = key
+            del self._block_of[group][block_hash]
             self.version += 1
 
     def check_integrity(self) -> None:
         """Raise `AssertionError` unless the two directions agree."""
-        assert {block: key for key, block in self._block_of.items()} == self._key_of, "the prefix index is torn"
+        back = {block: (group, name) for group, held in self._block_of.items() for name, block in held.items()}
+        assert back == self._key_of, "the prefix index is torn"
