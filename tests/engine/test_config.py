@@ -9,7 +9,8 @@ import torch
 from rose.engine.config import EngineConfig
 from rose.engine.kv_cache.plan import plan_kv_cache
 from rose.engine.kv_cache.spec import KVCacheSpec, KVGroup
-from rose.engine.worker.trial import Trial
+from rose.engine.worker.batch_shape import GraphShapes
+from rose.engine.worker.trial import Trial, measure_activations
 from rose.engine.worker.worker import Worker, build_core
 from rose.errors import ConfigError
 from tests.fake_model import FakeModel
@@ -154,6 +155,24 @@ def test_the_largest_steps_can_be_tried(
     sampled = trial.sample()
     assert len(sampled) == min(max_num_seqs, trial.max_num_tokens)
     assert all(one.is_valid and one.logprobs is not None for one in sampled)
+
+
+@pytest.mark.parametrize(("forward", "sampling"), [(500, 700), (700, 500)])
+def test_graphs_have_memory_beside_that_of_other_steps(
+    forward: int, sampling: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(shapes: GraphShapes | None) -> int:
+        peaks = iter((1000 + forward, 1000 + sampling, 1000 + 60))
+        monkeypatch.setattr("torch.cuda.memory_allocated", lambda _: 1000)
+        monkeypatch.setattr("torch.cuda.reset_peak_memory_stats", lambda _: None)
+        monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda _: next(peaks))
+        model, config = FakeModel(), EngineConfig(model="m", device="cpu", max_num_seqs=4, max_num_batched_tokens=60)
+        return measure_activations(model, KVCacheSpec.from_layers(model.attention_specs, 16), config, shapes)
+
+    assert measured(None) == 700
+    shapes = GraphShapes(max_num_seqs=4, max_num_batched_tokens=60, max_model_len=128)
+    logits_bytes = 5 * FakeModel().vocab_size * 4  # padding is a request more
+    assert measured(shapes) == 700 + 60 + logits_bytes
 
 
 def test_what_the_device_decides_is_left_open_until_it_is_known() -> None:

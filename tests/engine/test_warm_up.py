@@ -37,17 +37,18 @@ def driver(*, num_gpus: int, retained: list[int]) -> SimpleNamespace:
 def test_it_prepares_the_gpu_that_is_asked_for(device: str, index: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     retained: list[int] = []
     monkeypatch.setattr(ctypes, "CDLL", lambda _: driver(num_gpus=2, retained=retained))
-    monkeypatch.setattr(warm_up, "_compute_triton_key", lambda: None)
+    monkeypatch.setattr(warm_up, "_compute_triton_key", fail)
     multiplied: list[int] = []
     monkeypatch.setattr(warm_up, "_multiply", multiplied.append)
     warm_up._prepare(device)
     assert (retained, multiplied) == (([], []) if index is None else ([10 + index], [index]))
 
 
-def test_no_failure_matters(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> bool:
-        raise RuntimeError("no driver")
+def fail(*_: object) -> bool:
+    raise RuntimeError("not today")
 
+
+def test_no_failure_matters(monkeypatch: pytest.MonkeyPatch) -> None:
     warnings: list[object] = []
     monkeypatch.setattr(threading, "excepthook", warnings.append)
     monkeypatch.setattr(warm_up, "_create_context", fail)

@@ -13,7 +13,10 @@ from rose.engine.worker.batch_shape import GraphShapes
 from rose.engine.worker.input_batch import InputBatch
 from rose.engine.worker.kv_tensors import KVTensors
 from rose.engine.worker.sampler import Sampled, sample
+from rose.log import get_logger
 from rose.models.base import CausalLM
+
+logger = get_logger(__name__)
 
 
 def measure_activations(
@@ -25,12 +28,17 @@ def measure_activations(
     that: all together that of the largest, and logits, which outlive them. They do not sample but for `sample_tokens`.
     """
     trial = Trial(model, spec, config)
-    needed = max(_peak_bytes(model.device, lambda: trial.forward(trial.max_num_tokens)),
-                 _peak_bytes(model.device, trial.sample))  # fmt: skip
+    forward = _peak_bytes(model.device, lambda: trial.forward(trial.max_num_tokens))
+    sampling = _peak_bytes(model.device, trial.sample)
+    graphs = 0
     if graph_shapes is not None:
-        needed += _peak_bytes(model.device, lambda: trial.forward(graph_shapes.max_num_tokens))
-        needed += graph_shapes.max_num_requests * model.vocab_size * torch.float32.itemsize
-    return needed
+        graphs = _peak_bytes(model.device, lambda: trial.forward(graph_shapes.max_num_tokens))
+        graphs += graph_shapes.max_num_requests * model.vocab_size * torch.float32.itemsize
+    logger.info(
+        "memory of a step: forward pass %.3f GiB, then sampling %.3f GiB; of graphs %.3f GiB",
+        *(num_bytes / 2**30 for num_bytes in (forward, sampling, graphs)),
+    )
+    return max(forward, sampling) + graphs
 
 
 def _peak_bytes(device: torch.device, work: Callable[[], object]) -> int:
@@ -76,7 +84,7 @@ class Trial:
 
     @torch.inference_mode()
     def sample(self) -> list[Sampled]:
-        """Sample from equal logits, of which the sampler must look at more than of any others."""
+        """Sample with changed logits, the nucleus and log-probabilities, from equal logits: these have the largest."""
         logits = torch.zeros(self._num_requests, self._model.vocab_size, device=self._model.device)
         return sample(logits, [self._batch.sampling_row(key) for key in range(self._num_requests)])
 
@@ -92,7 +100,7 @@ def _new(key: int, length: int, block_tables: tuple[list[int], ...]) -> NewReque
         key=key,
         token_ids=[0] * length,
         num_prompt_tokens=length,
-        params=SamplingParams(top_p=0.9, logprobs=0),
+        params=SamplingParams(top_p=0.9, presence_penalty=0.5, logprobs=0),
         seed=0,
         stop_ids=(),
         block_tables=block_tables,

@@ -16,11 +16,13 @@ def begin(device: str) -> None:
 
 
 def _prepare(device: str) -> None:
+    index = int(device.partition(":")[2] or 0)
     with contextlib.suppress(Exception):
-        _, _, index = device.partition(":")
-        if _create_context(int(index or 0)):
+        if not _create_context(index):
+            return
+        with contextlib.suppress(Exception):  # a Triton that has its key elsewhere, for one
             _compute_triton_key()
-            _multiply(int(index or 0))
+        _multiply(index)
 
 
 def _create_context(index: int) -> bool:
