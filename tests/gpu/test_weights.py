@@ -77,6 +77,7 @@ def test_the_kernel_from_mxfp4_to_fp8_gives_the_same_bits(shape, low, high, form
         assert scales[side].isnan().all()
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("target", FORMAT_NAMES)
 @pytest.mark.parametrize("source", FORMAT_NAMES)
 def test_no_transform_waits_for_the_gpu(source, target):
