@@ -198,10 +198,17 @@ def test_a_row_draws_the_same_in_any_company() -> None:
     ]
     logits = random_logits(5, 3000)
     rows = [row(p, seed=40 + i, output=[1] * i) for i, p in enumerate(params)]
-    alone = [sample(logits[i : i + 1], [rows[i]])[0].token_id for i in range(5)]
-    for order in ([0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [2, 0], [1, 3, 1]):
+    alone = [sample(logits[i : i + 1], [rows[i]])[0] for i in range(5)]
+    before = logits.clone()
+    crowd = [i % 5 for i in range(333)]  # of each kind more than are worked on at a time
+    for order in ([0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [2, 0], [1, 3, 1], crowd):
         together = sample(logits[order], [rows[i] for i in order])
-        assert [one.token_id for one in together] == [alone[i] for i in order]
+        assert [one.token_id for one in together] == [alone[i].token_id for i in order]
+        for one, i in zip(together, order, strict=True):
+            assert (one.logprobs is None) == (alone[i].logprobs is None)
+            if one.logprobs is not None and alone[i].logprobs is not None:
+                assert one.logprobs.logprob == pytest.approx(alone[i].logprobs.logprob, abs=1e-5)
+    assert torch.equal(logits, before)
 
 
 def test_logprobs_are_those_of_the_raw_logits() -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rose.engine.messages import TokenLogprobs
 from rose.engine.sampling_params import SamplingParams
-from rose.engine.worker.logits import adjust_logits, has_penalty, truncate_logits, truncates
+from rose.engine.worker.logits import adjust_logits, has_penalty, some_at_a_time, truncate_logits, truncates
 from rose.engine.worker.token_mask import TokenMask
 from rose.kernels.sampling.op import sample_tokens
 
@@ -68,11 +68,13 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow], mask: TokenMask | None =
     adjusted = adjust_logits(logits, rows, mask)
     temperatures = torch.tensor([row.temperature for row in rows], device=device)
     truncated = [i for i, row in enumerate(rows) if row.is_random and truncates(row.params)]
-    if truncated:
-        index = torch.tensor(truncated, device=device)
+    if truncated and adjusted is logits:
+        adjusted = logits.clone()
+    for some in some_at_a_time(truncated):
+        index = torch.tensor(some, device=device)
         part = adjusted[index]
         scaled = (part - part.amax(dim=-1, keepdim=True)) / temperatures[index, None]
-        adjusted = adjusted.index_copy(0, index, truncate_logits(scaled, [rows[i] for i in truncated]))
+        adjusted[index] = truncate_logits(scaled, [rows[i] for i in some])
         temperatures[index] = 1.0
     uniforms = torch.tensor([row.uniform for row in rows], dtype=torch.float64, device=device)
     chosen = sample_tokens(adjusted.contiguous(), temperatures, uniforms)
@@ -115,13 +117,11 @@ def uniform(seed: int, position: int) -> float:
 def _logprobs(logits: Tensor, token_ids: Tensor, rows: Sequence[SamplingRow]) -> list[TokenLogprobs | None]:
     """Log-probabilities of the chosen tokens, and the best ones, for the rows that asked."""
     found: list[TokenLogprobs | None] = [None] * len(rows)
-    asking = [i for i, row in enumerate(rows) if row.params.logprobs is not None]
-    if not asking:
-        return found
-    index = torch.tensor(asking, device=logits.device)
-    counts = [rows[i].params.logprobs or 0 for i in asking]
-    for i, entry in zip(asking, token_logprobs(logits[index], token_ids[index], counts), strict=True):
-        found[i] = entry
+    for some in some_at_a_time([i for i, row in enumerate(rows) if row.params.logprobs is not None]):
+        index = torch.tensor(some, device=logits.device)
+        counts = [rows[i].params.logprobs or 0 for i in some]
+        for i, entry in zip(some, token_logprobs(logits[index], token_ids[index], counts), strict=True):
+            found[i] = entry
     return found
 
 
