@@ -13,7 +13,7 @@ from rose.numerics.fp8 import Fp8RowTensor
 _LEAST_ROWS, _MOST_ROWS = 16, 64  # of a tile: the least that the matrix units take, and what fits in registers
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])  # one kernel for all of them
 def _few_rows_kernel(
     x_ptr, x_scales_ptr, weight_ptr, weight_scales_ptr, out_ptr, num_rows, out_features,
     K: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,

@@ -16,6 +16,8 @@ MAX_TOKENS = 176  # rows of one of their tiles
 _FEW_TOKENS = 64  # at most MAX_TOKENS
 _ROUTE_TOKENS = 32
 _PLACE_PAIRS = 256
+# Counts that differ from step to step only bound masks: a kernel made for multiples of 16 would be no faster, and be
+# compiled when the first step of another number is served.
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ def _choose(
     return ids, tl.where(has_nan[:, None], float("nan"), weight), count
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens"])
 def _route_kernel(
     logits_ptr, ids_ptr, weights_ptr, counts_ptr, num_tokens,
     NUM_EXPERTS: tl.constexpr, TOP: tl.constexpr, PADDED_TOP: tl.constexpr, TOKENS: tl.constexpr,
@@ -81,7 +83,7 @@ def _route_kernel(
     tl.atomic_add(counts_ptr + expert, count, mask=count > 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_pairs", "num_place_programs"])
 def _place_kernel(
     ids_ptr, counts_ptr, cursor_ptr, rows_ptr, token_of_row_ptr, token_tiles_ptr, num_token_tiles_ptr,
     num_pairs, num_place_programs,
@@ -125,7 +127,7 @@ def _place_kernel(
             tl.store(num_token_tiles_ptr, tl.sum(tiles, 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens"])
 def _place_few_kernel(
     logits_ptr, rows_ptr, weights_ptr, token_of_row_ptr, token_tiles_ptr, num_token_tiles_ptr, next_tile_ptr,
     num_tokens,
