@@ -16,8 +16,8 @@ def begin(device: str) -> None:
 
 
 def _prepare(device: str) -> None:
-    index = int(device.partition(":")[2] or 0)
     with contextlib.suppress(Exception):
+        index = int(device.partition(":")[2] or 0)
         if not _create_context(index):
             return
         with contextlib.suppress(Exception):  # a Triton that has its key elsewhere, for one
