@@ -10,7 +10,7 @@ from torch import Tensor
 from rose.engine.config import EngineConfig
 from rose.engine.core import EngineCore
 from rose.engine.sampling_params import SamplingParams
-from rose.engine.scheduler_output import ScheduledRequest
+from rose.engine.scheduler_output import ScheduledRequest, SchedulerOutput
 from rose.engine.worker.batch_shape import BatchShape, GraphShapes
 from rose.engine.worker.cuda_graph import CudaRecorder, ForwardGraphs
 from rose.engine.worker.model_runner import ModelRunner
@@ -74,6 +74,7 @@ def worker() -> Iterator[Worker]:
 
 def compared_core(worker: Worker) -> tuple[EngineCore, Compared]:
     runner = worker._runner
+    runner._inputs.apply(SchedulerOutput(dropped=list(runner._inputs._held)))  # what the last core left
     compared = Compared(runner._model, runner._inputs, None, runner._graphs)
     compared.shapes, compared.num_eager = set(), 0
     worker._runner = compared

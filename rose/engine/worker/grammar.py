@@ -46,11 +46,12 @@ class Grammars:
     """The grammars of the requests that a worker holds."""
 
     def __init__(self, tokenizer: TokenizerFile) -> None:
-        """Begin to read the vocabulary, in the background."""
+        """Nothing is read before the first grammar: llguidance holds the interpreter lock for a second meanwhile."""
         self._vocab_size = tokenizer.vocab_size
         self._compiler = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar-compiler")
         self._filler = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar-masks")
-        self._tokenizer: Future[LLTokenizer] = self._compiler.submit(tokenizer.load)
+        self._file = tokenizer
+        self._tokenizer: Future[LLTokenizer] | None = None
         self._pool: LLExecutor | None = None
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
         self._matchers: dict[int, Future[LLMatcher]] = {}
@@ -103,11 +104,21 @@ class Grammars:
         matcher = self._compiled.pop(grammar, None)
         if matcher is None:
             limits = LLParserLimits(verbose_errors=False)  # its errors reach clients
-            matcher = LLMatcher(self._tokenizer.result(), grammar, log_level=0, limits=limits)
+            matcher = LLMatcher(self._load(), grammar, log_level=0, limits=limits)
         self._compiled[grammar] = matcher
         if len(self._compiled) > _MAX_COMPILED:
             self._compiled.popitem(last=False)
         return matcher
+
+    def _load(self) -> LLTokenizer:
+        """The vocabulary, or always the same error."""
+        if self._tokenizer is None:
+            self._tokenizer = Future()
+            try:
+                self._tokenizer.set_result(self._file.load())
+            except Exception as error:
+                self._tokenizer.set_exception(error)
+        return self._tokenizer.result()
 
     def _fill(self, places: list[tuple[int, Future[LLMatcher]]]) -> Masks:
         good = [(place, matcher.result()) for place, matcher in places if not _reason(matcher)]

@@ -282,8 +282,7 @@ __device__ __forceinline__ void release(Shared& sm, int stage) {
   if ((threadIdx.x & 31) == 0) barrier_arrive(&sm.empty[stage]);
 }
 
-// HALVES: how many 64 of the warpgroup's 128 weight rows there are.
-template <int N, int STEPS, bool GATE_UP, int HALVES>
+template <int N, int STEPS, bool GATE_UP>
 __device__ __forceinline__ void multiply_stage(float (&acc)[2][88], Shared& sm, Ring& ring, int warpgroup, bool accumulate) {
   barrier_wait(&sm.full[ring.stage], ring.phase);
   if constexpr (GATE_UP) async_proxy_fence();  // what was gathered was not written by the copy engine
@@ -293,9 +292,7 @@ __device__ __forceinline__ void multiply_stage(float (&acc)[2][88], Shared& sm, 
 #pragma unroll
   for (int step = 0; step < STEPS; step++) {
     Mma<N>::run(acc[0], weight + step * 2, tokens + step * 2, accumulate || step > 0);
-    if constexpr (HALVES == 2) {
-      Mma<N>::run(acc[1], weight + step * 2 + (64 * TILE_K >> 4), tokens + step * 2, accumulate || step > 0);
-    }
+    Mma<N>::run(acc[1], weight + step * 2 + (64 * TILE_K >> 4), tokens + step * 2, accumulate || step > 0);
   }
   mma_commit();
   mma_wait();  // the other warpgroup's products fill the gap
@@ -303,29 +300,12 @@ __device__ __forceinline__ void multiply_stage(float (&acc)[2][88], Shared& sm, 
   ring.advance();
 }
 
-template <int N, bool GATE_UP, int HALVES>
+template <int N, bool GATE_UP>
 __device__ __forceinline__ void multiply(float (&acc)[2][88], Shared& sm, Ring& ring, int warpgroup, int k) {
   const int halves = (k + TILE_K / 2 - 1) / (TILE_K / 2), whole = halves / 2;  // past k there are zeros
 #pragma unroll 1
-  for (int i = 0; i < whole; i++) multiply_stage<N, 4, GATE_UP, HALVES>(acc, sm, ring, warpgroup, i > 0);
-  if (halves % 2) multiply_stage<N, 2, GATE_UP, HALVES>(acc, sm, ring, warpgroup, whole > 0);
-}
-
-template <bool GATE_UP, int HALVES>
-__device__ __forceinline__ void multiply_tokens(float (&acc)[2][88], Shared& sm, Ring& ring, int warpgroup, int k, int num_tokens) {
-  switch (num_tokens / UNIT) {
-    case 1: multiply<16, GATE_UP, HALVES>(acc, sm, ring, warpgroup, k); break;
-    case 2: multiply<32, GATE_UP, HALVES>(acc, sm, ring, warpgroup, k); break;
-    case 3: multiply<48, GATE_UP, HALVES>(acc, sm, ring, warpgroup, k); break;
-    case 4: multiply<64, GATE_UP, HALVES>(acc, sm, ring, warpgroup, k); break;
-    case 5: multiply<80, GATE_UP, HALVES>(acc, sm, ring, warpgroup, k); break;
-    case 6: multiply<96, GATE_UP, HALVES>(acc, sm, ring, warpgroup, k); break;
-    case 7: multiply<112, GATE_UP, HALVES>(acc, sm, ring, warpgroup, k); break;
-    case 8: multiply<128, GATE_UP, HALVES>(acc, sm, ring, warpgroup, k); break;
-    case 9: multiply<144, GATE_UP, HALVES>(acc, sm, ring, warpgroup, k); break;
-    case 10: multiply<160, GATE_UP, HALVES>(acc, sm, ring, warpgroup, k); break;
-    default: multiply<176, GATE_UP, HALVES>(acc, sm, ring, warpgroup, k); break;
-  }
+  for (int i = 0; i < whole; i++) multiply_stage<N, 4, GATE_UP>(acc, sm, ring, warpgroup, i > 0);
+  if (halves % 2) multiply_stage<N, 2, GATE_UP>(acc, sm, ring, warpgroup, whole > 0);
 }
 
 __device__ __forceinline__ float activate(float gate, float up, float alpha) {
@@ -377,8 +357,19 @@ __device__ __forceinline__ void consume(Shared& sm, const Product& p, const Gath
         token_scale[j] = __ldg(x.scales + min(token, (uint32_t)x.num_tokens - 1));
       }
     }
-    if (GATE_UP || first_weight_row + 64 < p.weight_rows) multiply_tokens<GATE_UP, 2>(acc, sm, ring, warpgroup, p.k, t.num_tokens);
-    else multiply_tokens<GATE_UP, 1>(acc, sm, ring, warpgroup, p.k, t.num_tokens);
+    switch (t.num_tokens / UNIT) {
+      case 1: multiply<16, GATE_UP>(acc, sm, ring, warpgroup, p.k); break;
+      case 2: multiply<32, GATE_UP>(acc, sm, ring, warpgroup, p.k); break;
+      case 3: multiply<48, GATE_UP>(acc, sm, ring, warpgroup, p.k); break;
+      case 4: multiply<64, GATE_UP>(acc, sm, ring, warpgroup, p.k); break;
+      case 5: multiply<80, GATE_UP>(acc, sm, ring, warpgroup, p.k); break;
+      case 6: multiply<96, GATE_UP>(acc, sm, ring, warpgroup, p.k); break;
+      case 7: multiply<112, GATE_UP>(acc, sm, ring, warpgroup, p.k); break;
+      case 8: multiply<128, GATE_UP>(acc, sm, ring, warpgroup, p.k); break;
+      case 9: multiply<144, GATE_UP>(acc, sm, ring, warpgroup, p.k); break;
+      case 10: multiply<160, GATE_UP>(acc, sm, ring, warpgroup, p.k); break;
+      default: multiply<176, GATE_UP>(acc, sm, ring, warpgroup, p.k); break;
+    }
 
     if constexpr (GATE_UP) {  // acc[0] are gates, acc[1] ups; this thread's rows are neighbouring features
       float* scales = sm.token_scales[warpgroup];
