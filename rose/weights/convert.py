@@ -43,7 +43,7 @@ Progress = Callable[[int, int], None]
 
 # Less than the loader's: floats of a slice and their copies are in memory as well.
 _JOB_BYTES = 24 << 20
-# Written between two entries of the journal: what an interruption may cost.
+# Read between two entries of the journal, and at least what the lanes are at: what an interruption may cost.
 _COMMIT_BYTES = 1 << 30
 # Tensors that are hashed and written at a time.
 _MAX_LANES = 4
@@ -189,12 +189,19 @@ class _Conversion:
                 chains.append(chain := [])
             chain.append(number)
             chain_of |= dict.fromkeys(rule.targets, chain)
+        # Neighbours take equally long: of a layer's own, one lane would hash gate_up while the others are done.
+        chains.sort(key=self._num_source_bytes, reverse=True)
         for first in range(0, len(chains), num_lanes):
             lanes = [
                 [(lane, number, job) for number in chain for job in self._jobs(self._rules[number])]
                 for lane, chain in enumerate(chains[first : first + num_lanes])
             ]
             yield [step for steps in zip_longest(*lanes) for step in steps if step is not None]
+
+    def _num_source_bytes(self, chain: Sequence[int]) -> int:
+        return sum(
+            self._source.tensors[source.name].num_bytes for number in chain for source in self._rules[number].sources
+        )
 
     def _jobs(self, rule: WeightRule) -> Iterator[Job]:
         shapes = [self._section(rule, name)[1] for name in rule.targets]
