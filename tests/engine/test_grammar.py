@@ -1,5 +1,6 @@
 """Requests with a grammar: whatever the logits, the output follows it."""
 
+import gc
 import json
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from rose.chat.merge import merge
 from rose.chat.tokenizer import Tokenizer
 from rose.engine.core import EngineCore
 from rose.engine.sampling_params import SamplingParams
+from rose.engine.scheduler_output import NewRequest
 from rose.engine.worker.grammar_tokenizer import TokenizerFile
+from rose.errors import CheckpointError
 from tests.chat.tokenizers_for_tests import tiny_tokenizer
 from tests.engine.engines import GREEDY, Result, Results, add, check_tokens, generate, make_core, run
 from tests.fake_model import FakeModel
@@ -241,9 +244,40 @@ def test_without_a_tokenizer_it_is_refused(model, params) -> None:
     assert failures(core, run(core), "refused")[0] == "no_grammars"
 
 
-def test_a_tokenizer_that_cannot_be_read_fails_the_request(model, params, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("text", "vocab_size", "reason"),
+    [
+        ("{", VOCAB_SIZE, "JSONDecodeError"),
+        ("[" * 100_000, VOCAB_SIZE, "RecursionError"),
+        ('{"added_tokens": ["a"]}', VOCAB_SIZE, "TypeError"),
+        ("{}", VOCAB_SIZE, "ValueError"),
+        (None, 100, "vocab size too small"),  # another model's
+        (None, 1 << 23, "PanicException"),
+    ],
+)
+def test_a_tokenizer_that_cannot_be_used_is_told_in_one_line(text, vocab_size, reason, tokenizer_file, tmp_path):
+    if text is not None:
+        tokenizer_file = tmp_path / "tokenizer.json"
+        tokenizer_file.write_text(text)
+    with pytest.raises(CheckpointError, match=rf"{tokenizer_file} cannot be used for grammars: .*{reason}"):
+        TokenizerFile(tokenizer_file, vocab_size).load()
+
+
+def test_a_tokenizer_that_cannot_be_used_fails_every_request_with_a_grammar_and_no_other(model, params, tmp_path):
+    """Always in the same words, and without keeping anything of the requests."""
     file = tmp_path / "tokenizer.json"
     file.write_text("{}")
     core = make_core(model, tokenizer_file=file)
-    add(core, "broken", [1], params)
-    assert failures(core, run(core), "broken")[0] == "grammar_error"
+    told = set()
+    for number in range(20):
+        add(core, "broken", [1, 2], with_(params, grammar=f'start: "{number}"'))
+        add(core, "free", [1, 2])
+        results = run(core)
+        check_tokens(model, [1, 2], results["free", 0].token_ids, GREEDY)
+        told.add(failures(core, results, "broken"))
+    ((code, message),) = told
+    assert code == "grammar_error"
+    assert str(file) in message
+    gc.collect()
+    kept = [new for new in gc.get_objects() if type(new) is NewRequest and new.params.grammar is not None]
+    assert len(kept) <= 1

@@ -19,6 +19,10 @@ from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask, fi
 from rose.engine.scheduler_output import NewRequest, SchedulerOutput
 from rose.engine.worker.grammar_tokenizer import TokenizerFile
 from rose.engine.worker.token_mask import TokenMask
+from rose.errors import CheckpointError
+from rose.log import get_logger
+
+logger = get_logger(__name__)
 
 _MAX_COMPILED = 128
 
@@ -51,7 +55,8 @@ class Grammars:
         self._compiler = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar-compiler")
         self._filler = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar-masks")
         self._file = tokenizer
-        self._tokenizer: Future[LLTokenizer] | None = None
+        self._tokenizer: LLTokenizer | None = None
+        self._refusal = ""  # why there is no tokenizer
         self._pool: LLExecutor | None = None
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
         self._matchers: dict[int, Future[LLMatcher]] = {}
@@ -111,14 +116,17 @@ class Grammars:
         return matcher
 
     def _load(self) -> LLTokenizer:
-        """The vocabulary, or always the same error."""
+        """The vocabulary, or always the same error: a new one each time, as a raised one keeps what raised it alive."""
+        if self._refusal:
+            raise CheckpointError(self._refusal)
         if self._tokenizer is None:
-            self._tokenizer = Future()
             try:
-                self._tokenizer.set_result(self._file.load())
-            except Exception as error:
-                self._tokenizer.set_exception(error)
-        return self._tokenizer.result()
+                self._tokenizer = self._file.load()
+            except CheckpointError as error:
+                self._refusal = str(error)
+                logger.error("no request can have a grammar: %s", error)
+                raise
+        return self._tokenizer
 
     def _fill(self, places: list[tuple[int, Future[LLMatcher]]]) -> Masks:
         good = [(place, matcher.result()) for place, matcher in places if not _reason(matcher)]
@@ -145,5 +153,5 @@ class Grammars:
 def _reason(matcher: Future[LLMatcher]) -> str:
     """Why a matcher cannot go on; empty if it can."""
     if (error := matcher.exception()) is not None:
-        return f"{type(error).__name__}: {error}"
+        return str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
     return matcher.result().get_error().partition("\n")[0]

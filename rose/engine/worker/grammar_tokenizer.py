@@ -7,6 +7,8 @@ from pathlib import Path
 
 import llguidance
 
+from rose.errors import CheckpointError
+
 _ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")  # of plain text, as models call it
 
 
@@ -18,12 +20,19 @@ class TokenizerFile:
     vocab_size: int
 
     def load(self) -> llguidance.LLTokenizer:
-        """Read it: a second and more for 200,000 tokens. Raises what llguidance raises for a file it cannot use.
+        """Read it: a second and more for 200,000 tokens. Raises CheckpointError for a file that cannot be used.
 
         Grammars can name control tokens by their ids only. Where a grammar leaves one text, llguidance encodes it to
         find the token that comes next, and would take the spelling of a control token, in the name of a tool or a
         constant of a schema, for the token itself; so here these tokens have names that nobody can spell.
         """
+        try:
+            return self._load()
+        except BaseException as error:  # where llguidance panics, that is no Exception
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            raise CheckpointError(f"{self.path} cannot be used for grammars: {reason}") from error
+
+    def _load(self) -> llguidance.LLTokenizer:
         document = json.loads(self.path.read_text(encoding="utf-8"))
         nonce = secrets.token_hex(16)
         ids: dict[str, int] = {}
