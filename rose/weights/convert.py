@@ -152,29 +152,35 @@ class _Conversion:
         piece by piece in turn, each in a lane of its own.
         """
         with Lanes(min(_MAX_LANES, os.cpu_count() or 1)) as lanes:
-            groups = list(self._groups(lanes.count))
-            todo = [step for group in groups for step in group]
+            spans = list(self._spans(lanes.count, commit_bytes))
             total = self._source.num_bytes
-            done = total - sum(job.num_bytes for _, _, job in todo)
-            uncommitted = 0
+            done = total - sum(job.num_bytes for span in spans for _, _, job in span)
             if progress is not None:
                 progress(done, total)
-            batches = self._source.stream([job.slices for _, _, job in todo], self._device, LoadTimes())
-            for group in groups:
-                for lane, number, job in group:
-                    sources = next(batches)
+            for span in spans:
+                # Read as a whole: what is wrong with floats on a GPU is told at the end, and must be before the commit.
+                batches = self._source.stream([job.slices for _, _, job in span], self._device, LoadTimes())
+                for (lane, number, job), sources in zip(span, batches, strict=True):
                     targets = self._transform(number, job, sources)
                     # Copies, as the source uses its memory again for the next batch.
                     copies = [tensor.to("cpu", copy=True) for tensor in sources]
                     lanes.submit(lane, self._keep, job, copies, targets)
                     done += job.num_bytes
-                    uncommitted += job.num_bytes
                     if progress is not None:
                         progress(done, total)
-                if uncommitted >= commit_bytes or group is groups[-1]:
-                    lanes.wait()
-                    self._commit()
-                    uncommitted = 0
+                lanes.wait()
+                self._commit()
+
+    def _spans(self, num_lanes: int, commit_bytes: int) -> Iterator[list[tuple[int, int, Job]]]:
+        """What is done between two entries of the journal: groups of together so many bytes or a little more."""
+        span: list[tuple[int, int, Job]] = []
+        for group in self._groups(num_lanes):
+            span += group
+            if sum(job.num_bytes for _, _, job in span) >= commit_bytes:
+                yield span
+                span = []
+        if span:
+            yield span
 
     def _groups(self, num_lanes: int) -> Iterator[list[tuple[int, int, Job]]]:
         """What is to be done: lane, rule's number and job. When a group is done, every tensor it began is complete."""

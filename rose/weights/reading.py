@@ -77,6 +77,8 @@ class ParallelReader:
         """Read a slice once more, on the CPU, where it is looked at more closely. Raises CheckpointError."""
         with ParallelReader(self._tensors, torch.device("cpu"), LoadTimes()) as again:
             list(again.stream([[part]]))
+        # A GPU found what a CPU does not: a file that changed meanwhile, or broken hardware.
+        raise CheckpointError(f"{self._tensors[part.name].file}: {part.name} is not read twice as the same")
 
     def _num_bytes(self, part: Slice) -> int:
         info = self._tensors[part.name]

@@ -13,8 +13,10 @@ from safetensors.torch import load_file, save_file
 
 from rose.errors import CheckpointError, ConfigError
 from rose.numerics import fp8
+from rose.weights import reading
 from rose.weights.checkpoint import Checkpoint
 from rose.weights.convert import convert
+from rose.weights.finite import FiniteCheck
 from rose.weights.loader import load_model
 from tests.checkpoints import (
     TinyShape,
@@ -372,6 +374,26 @@ def test_nan_scales_stop_a_conversion(tmp_path):
     save_file(tensors, source / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"down_proj_scales in .*NaN \(255\), the first at \[3, 2, 1\]"):
         run(source, tmp_path / "out", experts="fp8")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("commit_bytes", [1, 1 << 30])
+def test_nan_stops_a_conversion_on_a_gpu_each_time(commit_bytes, tmp_path, monkeypatch):
+    """There floats are asked about at a stream's end; what was bad must not be in the journal as done by then."""
+    finding = []
+    find = reading.ParallelReader._find_position
+    monkeypatch.setattr(reading, "FiniteCheck", lambda known, at_once: FiniteCheck(known, at_once=bool(finding)))
+    monkeypatch.setattr(
+        reading.ParallelReader, "_find_position", lambda self, part: (finding.append(part), find(self, part))
+    )
+    source = write_checkpoint(tmp_path / "source", SHAPE)
+    tensors = tensors_of(source)
+    tensors["model.layers.1.mlp.router.bias"][2] = torch.nan
+    save_file(tensors, source / "model.safetensors")
+    for _ in range(2):
+        finding.clear()
+        with pytest.raises(CheckpointError, match=r"model.safetensors: .*router.bias holds nan at \[2\]"):
+            run(source, tmp_path / "out", commit_bytes=commit_bytes)
     assert not (tmp_path / "out").exists()
 
 

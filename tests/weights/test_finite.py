@@ -52,3 +52,15 @@ def test_a_bad_slice_is_read_again_for_its_position(tmp_path: Path, monkeypatch:
         for batch in reader.stream(batches):
             received.append([tensor.clone() for tensor in batch])
     assert len(received) == 3
+
+
+def test_what_is_bad_only_on_a_device_is_told_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As when a file changes meanwhile: the model has what the first reading gave."""
+    save_file(VALUES, tmp_path / "file.safetensors")
+    tensors = {info.name: info for info in read_header(tmp_path / "file.safetensors")}
+    part = Slice("b", 1, 3)
+    monkeypatch.setattr(FiniteCheck, "bad_slices", lambda self: [] if self._at_once else [part])
+    deferred = iter([False, True])
+    monkeypatch.setattr(reading, "FiniteCheck", lambda known, at_once: FiniteCheck(known, at_once=next(deferred)))
+    with ParallelReader(tensors, CPU, LoadTimes()) as reader, pytest.raises(CheckpointError, match="b is not read twice"):
+        list(reader.stream([[part]]))

@@ -134,3 +134,12 @@ def test_a_load_tells_the_same_at_the_end(stored, wanted, tmp_path, monkeypatch)
     assert "from row 2" in at_once
     monkeypatch.setattr(loader, "SoundnessCheck", lambda source, at_once: SoundnessCheck(source, at_once=False))
     assert refusal() == (at_once, True)
+
+
+def test_what_is_unsound_only_on_a_device_is_told_as_well(tmp_path, monkeypatch):
+    """As when a file changes meanwhile: the model has what the first reading gave."""
+    folder = write_checkpoint(tmp_path, TinyShape())
+    monkeypatch.setattr(loader, "SoundnessCheck", lambda source, at_once: SoundnessCheck(source, at_once=False))
+    monkeypatch.setattr(Recode, "is_sound", lambda self, sources: torch.tensor(False))
+    with pytest.raises(CheckpointError, match=rf"in {folder}.*not read twice as the same"):
+        load_model(folder, device="cpu", dtype=torch.float32)
