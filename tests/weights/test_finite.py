@@ -62,5 +62,8 @@ def test_what_is_bad_only_on_a_device_is_told_as_well(tmp_path: Path, monkeypatc
     monkeypatch.setattr(FiniteCheck, "bad_slices", lambda self: [] if self._at_once else [part])
     deferred = iter([False, True])
     monkeypatch.setattr(reading, "FiniteCheck", lambda known, at_once: FiniteCheck(known, at_once=next(deferred)))
-    with ParallelReader(tensors, CPU, LoadTimes()) as reader, pytest.raises(CheckpointError, match="b is not read twice"):
+    with (
+        ParallelReader(tensors, CPU, LoadTimes()) as reader,
+        pytest.raises(CheckpointError, match="b is not read twice"),
+    ):
         list(reader.stream([[part]]))
