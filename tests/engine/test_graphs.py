@@ -2,7 +2,9 @@
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from rose.engine.config import EngineConfig
 from rose.engine.core import EngineCore
 from rose.engine.sampling_params import SamplingParams
 from rose.engine.worker.batch_shape import BatchShape, GraphShapes
-from rose.engine.worker.cuda_graph import CannotCaptureError, ForwardGraphs, forbid_waiting
+from rose.engine.worker.cuda_graph import CannotCaptureError, CudaRecorder, ForwardGraphs, forbid_waiting
 from rose.engine.worker.worker import Worker, build_core
 from rose.errors import ConfigError
 from tests.checkpoints import TinyShape, write_checkpoint
@@ -224,6 +226,62 @@ def test_what_can_only_be_recorded_once_it_was_done_is_done_first() -> None:
     run(core, results)
     check_tokens(FakeModel(), [1] * 70, results["a", 0].token_ids, SamplingParams(temperature=0.0))
     assert recorder.num_refused == len(recorder.graphs) == 6
+
+
+class Refusing:
+    """torch's graphs and allocator where `capture_end` fails: the allocator then goes on with the pool it has."""
+
+    def __init__(self) -> None:
+        self.recording: list[int] = []
+        self.is_invalid = False
+
+    def capture_begin(self, pool: int, capture_error_mode: str) -> None:
+        if pool in self.recording:
+            raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
+        self.recording.append(pool)
+        self.is_invalid = False
+
+    def capture_end(self) -> None:
+        if self.is_invalid:
+            raise RuntimeError("operation failed due to a previous error during capture")
+        self.recording.pop()
+
+    def end_pool(self, device: int, pool: int) -> None:
+        if pool not in self.recording:
+            raise RuntimeError("not currently recording to mempool_id")
+        self.recording.remove(pool)
+
+    def wait(self) -> None:
+        self.is_invalid = True
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+
+def test_a_capture_that_failed_spoils_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda, pools = Refusing(), iter(range(10))
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(pools))
+    monkeypatch.setattr(torch.cuda, "Stream", MagicMock())
+    monkeypatch.setattr(torch.cuda, "current_stream", MagicMock())
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: cuda)
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", cuda.end_pool)
+    record = CudaRecorder(torch.device("cuda", 0))
+    seen: list[int] = []
+
+    def note() -> None:
+        seen.extend(cuda.recording)
+
+    def run_short() -> None:
+        raise torch.OutOfMemoryError("no memory")
+
+    record(note)
+    with pytest.raises(torch.OutOfMemoryError):
+        record(run_short)
+    record(note)
+    with pytest.raises(CannotCaptureError, match="not permitted"):
+        record(cuda.wait)
+    record(note)
+    assert seen == [0, 0, 1], "one pool, but for the one that was left open"
+    assert not cuda.recording, "the allocator can give back memory again"
 
 
 @given(st.integers(1, 300), st.integers(64, 20_000))

@@ -12,7 +12,7 @@ from rose.engine.core import EngineCore
 from rose.engine.sampling_params import SamplingParams
 from rose.engine.scheduler_output import ScheduledRequest, SchedulerOutput
 from rose.engine.worker.batch_shape import BatchShape, GraphShapes
-from rose.engine.worker.cuda_graph import CudaRecorder, ForwardGraphs
+from rose.engine.worker.cuda_graph import CannotCaptureError, CudaRecorder, ForwardGraphs
 from rose.engine.worker.model_runner import ModelRunner
 from rose.engine.worker.trial import measure_activations
 from rose.engine.worker.worker import Worker, build_core
@@ -119,6 +119,28 @@ def test_requests_that_come_and_go_with_shared_prefixes_and_chunks(worker: Worke
     run(core, results)
     assert any(final.num_cached_tokens for result in results.values() for final in result.finals)
     assert len({shape.num_requests for shape in compared.shapes if shape.max_query_len > 1}) > 1, "mixed steps"
+
+
+def test_a_capture_that_failed_spoils_no_other() -> None:
+    record = CudaRecorder(torch.device("cuda", 0))
+    x = torch.ones(1 << 20, device="cuda")
+    y = torch.zeros_like(x)
+
+    def wait() -> None:
+        x.sum().item()
+
+    def double() -> None:
+        y.copy_(x * 2)
+
+    for _ in range(2):
+        with pytest.raises(CannotCaptureError, match="captur"):
+            record(wait)
+        y.zero_()
+        graph = record(double)
+        assert y.eq(0).all(), "recorded, not done"
+        graph.replay()
+        assert y.eq(2).all()
+    torch.cuda.empty_cache()  # which torch refuses as long as it believes that it records
 
 
 def test_a_step_takes_no_more_memory_than_its_trial(worker: Worker) -> None:

@@ -8,7 +8,7 @@ from one pool, which is as large as the largest graph needs.
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -41,6 +41,7 @@ class CudaRecorder:
     """`Record` for a GPU. All graphs take their memory from one pool: only one may run at a time."""
 
     def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
 
@@ -50,19 +51,34 @@ class CudaRecorder:
         self._stream.wait_stream(torch.cuda.current_stream())
         # torch.cuda.graph would collect garbage and give back cached memory, each time.
         with torch.cuda.stream(self._stream):
-            # relaxed: work that was never done has kernels to load, which any other mode takes for a mistake. What
-            # would make a graph wrong is refused in every mode, as it concerns the stream itself.
-            graph.capture_begin(pool=self._pool, capture_error_mode="relaxed")
             try:
+                # relaxed: work that was never done has kernels to load, which any other mode takes for a mistake. What
+                # would make a graph wrong is refused in every mode, as it concerns the stream itself.
+                graph.capture_begin(pool=self._pool, capture_error_mode="relaxed")
                 try:
                     work()
-                finally:
-                    graph.capture_end()
+                except BaseException:
+                    with suppress(RuntimeError):  # what the work says is why
+                        graph.capture_end()
+                    raise
+                graph.capture_end()
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:
                 raise CannotCaptureError(str(error).strip().partition("\n")[0]) from error
+            finally:
+                self._end_pool()
         return graph
+
+    def _end_pool(self) -> None:
+        """Where a capture failed, torch's allocators may still record into the pool, and refuse to begin with it again.
+
+        The device's, which would also give back no cached memory when it runs short, can be told to end. The host's
+        cannot, so another pool is taken.
+        """
+        with suppress(RuntimeError):  # it had ended
+            torch._C._cuda_endAllocateToPool(self._device.index, self._pool)
+            self._pool = torch.cuda.graph_pool_handle()
 
 
 class CannotCaptureError(Exception):
