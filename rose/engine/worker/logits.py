@@ -29,17 +29,10 @@ def some_at_a_time(rows: Sequence[int]) -> Iterator[Sequence[int]]:
 
 def adjust_logits(logits: Tensor, rows: Sequence["SamplingRow"], mask: "TokenMask | None" = None) -> Tensor:
     """Penalties, bias, grammars, `min_tokens`. Returns a new tensor if anything changes, else `logits` itself."""
-    logits = _shift(logits, rows)
-    if mask is not None:
-        logits = mask.apply(logits)
-    return _hold_back_stops(logits, rows)
-
-
-def _shift(logits: Tensor, rows: Sequence["SamplingRow"]) -> Tensor:
-    """Penalties and bias."""
     penalized = [i for i, row in enumerate(rows) if has_penalty(row.params)]
     biases = [(i, token, bias) for i, row in enumerate(rows) for token, bias in (row.params.logit_bias or {}).items()]
-    if not (penalized or biases):
+    early = [i for i, row in enumerate(rows) if row.stop_ids and len(row.output_token_ids) < row.params.min_tokens]
+    if not (penalized or biases or mask or early):
         return logits
     logits = logits.clone()
     for some in some_at_a_time(penalized):
@@ -49,20 +42,20 @@ def _shift(logits: Tensor, rows: Sequence["SamplingRow"]) -> Tensor:
         row_ids, token_ids, values = zip(*biases, strict=True)
         where = (torch.tensor(row_ids, device=logits.device), torch.tensor(token_ids, device=logits.device))
         logits.index_put_(where, torch.tensor(values, device=logits.device), accumulate=True)
+    if mask is not None:
+        for some in some_at_a_time(range(len(mask.rows))):
+            index = torch.tensor([mask.rows[i] for i in some], device=logits.device)
+            logits[index] = mask.apply(logits[index], some)
+    for some in some_at_a_time(early):
+        index = torch.tensor(some, device=logits.device)
+        logits[index] = _hold_back_stops(logits[index], [rows[i] for i in some])
     return logits
 
 
 def _hold_back_stops(logits: Tensor, rows: Sequence["SamplingRow"]) -> Tensor:
-    """`min_tokens`: no stop ids before. A row that a grammar leaves nothing else is complete, and may end."""
-    early = [
-        (i, stop_id)
-        for i, row in enumerate(rows)
-        if len(row.output_token_ids) < row.params.min_tokens
-        for stop_id in row.stop_ids
-    ]
-    if not early:
-        return logits
-    row_ids, stop_ids = zip(*early, strict=True)
+    """No stop ids. A row that a grammar leaves nothing else is complete, and may end."""
+    places = [(i, stop_id) for i, row in enumerate(rows) for stop_id in row.stop_ids]
+    row_ids, stop_ids = zip(*places, strict=True)
     where = (torch.tensor(row_ids, device=logits.device), torch.tensor(stop_ids, device=logits.device))
     held = logits.index_put(where, torch.tensor(-torch.inf, device=logits.device))
     return torch.where(held.amax(dim=-1, keepdim=True) == -torch.inf, logits, held)

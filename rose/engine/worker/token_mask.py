@@ -1,5 +1,6 @@
 """Which tokens grammars allow, as bits, and its effect on logits."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,10 +26,9 @@ class TokenMask:
     rows: list[int]
     words: npt.NDArray[np.int32]
 
-    def apply(self, logits: Tensor) -> Tensor:
-        """Logits with -inf for what is not allowed. logits: [num_rows, vocab_size], left as they are."""
-        words = torch.from_numpy(self.words).to(logits.device, non_blocking=True)
+    def apply(self, logits: Tensor, some: Sequence[int]) -> Tensor:
+        """Logits with -inf for what is not allowed: of `rows[i] for i in some`, [len(some), vocab_size]."""
+        words = torch.from_numpy(self.words[some]).to(logits.device, non_blocking=True)
         bits = torch.arange(_WORD_BITS, dtype=torch.int32, device=logits.device)
         allowed = ((words[:, :, None] >> bits) & 1).flatten(1)[:, : logits.shape[1]].bool()  # [n, vocab_size]
-        index = torch.tensor(self.rows, device=logits.device)
-        return logits.index_copy(0, index, logits[index].masked_fill(~allowed, -torch.inf))
+        return logits.masked_fill(~allowed, -torch.inf)
