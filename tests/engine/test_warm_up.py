@@ -19,6 +19,16 @@ def test_it_needs_no_torch_and_a_cpu_needs_none_of_it() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_a_process_that_ends_early_waits_for_it() -> None:
+    """Else it aborts where the thread is in torch."""
+    code = (
+        "import time; from rose.engine.worker import warm_up; "
+        "warm_up._prepare = lambda device: (time.sleep(0.3), print('done')); warm_up.begin('cuda')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
 def driver(*, num_gpus: int, retained: list[int]) -> SimpleNamespace:
     """What it needs of a CUDA driver."""
 

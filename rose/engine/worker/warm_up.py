@@ -12,7 +12,9 @@ import threading
 def begin(device: str) -> None:
     """Prepare `EngineConfig.device` in the background. Imports no torch, so it can be called before anything else."""
     if device != "cpu":
-        threading.Thread(target=_prepare, args=(device,), daemon=True, name="warm-up").start()
+        # No daemon: a process whose interpreter ends while one is in torch aborts, and an engine may soon find that it
+        # cannot start.
+        threading.Thread(target=_prepare, args=(device,), name="warm-up").start()
 
 
 def _prepare(device: str) -> None:
