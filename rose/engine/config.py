@@ -29,8 +29,9 @@ class EngineConfig:
     block_size: tokens in one KV block. 0 is 16 on a CPU and 128 on a GPU, where a block is a kernel's tile.
     gpu_memory_utilization: share of a GPU's memory for weights, activations and KV cache together. kv_cache_bytes or
     num_blocks: the KV cache's size, instead of what the memory suggests.
-    cuda_graphs: `on` launches decode steps and short prompts as graphs, captured when the engine starts; `auto` does so
-    on a GPU if all of the model's kernels can be captured.
+    cuda_graphs: `on` launches decode steps and prompts of up to 8192 tokens as graphs, a few of them captured when the
+    engine starts and each other when it is first needed; `auto` does so on a GPU if all of the model's kernels can be
+    captured.
     seed: of the random numbers that requests without a seed of their own are given; None draws one.
     num_threads: CPU threads that compute, of the whole process, when the device is a CPU; None leaves it to
     `OMP_NUM_THREADS` where that is set, and else takes one for a small model and torch's own choice for others.

@@ -63,10 +63,10 @@ class GraphShapes:
 
         Recording a shape takes some 50 ms whenever it is done, so at the start only for what comes of it beside the
         graph: that graphs are possible at all, the memory that all of them share (which the largest need), and nearly
-        every kernel compiled (which one it is depends on the number of tokens: on its being 1, up to 16 or 64, a
-        multiple of 16). Another shape is recorded when it first occurs: a prompt then waits once for the 20 to 30 ms
-        more than its launches would have taken, and requests that decode wait no longer than for the prompt of the
-        request that made them as many.
+        every kernel compiled (which one it is depends on the number of tokens: one a request or more, and up to 16, 32
+        or 64). Another shape is recorded when it first occurs: a prompt then waits once for the 20 to 30 ms more than
+        its launches would have taken, and requests that decode wait no longer than for the prompt of the request that
+        made them as many.
         """
         mixed = [
             self._mixed(size, _SMALLEST_SLOTS) for size in sorted({*self._token_sizes[-1:], *self._token_sizes[:1]})
