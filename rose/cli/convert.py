@@ -5,7 +5,7 @@ from typing import Literal
 
 from rose.cli.load_progress import load_progress
 from rose.cli.loss_table import print_losses
-from rose.errors import ConfigError
+from rose.cli.places import choose_device, expand_home
 from rose.log import setup_logging
 
 
@@ -41,26 +41,21 @@ def convert(
 
     """
     # These take a second to import, and a mistake in the options should not.
-    import torch
-
     from rose.weights.checkpoint import Checkpoint
     from rose.weights.convert import convert as convert_checkpoint
     from rose.weights.resolve import resolve_checkpoint
 
     setup_logging("convert")
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    elif device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"--device cuda: torch {torch.__version__} finds no GPU here; use cpu or auto")
+    chosen, folder = choose_device(device), expand_home(dst)
     checkpoint = Checkpoint(resolve_checkpoint(src))
     with load_progress(src, verb="converting") as progress:
         manifest = convert_checkpoint(
             checkpoint,
-            dst.expanduser(),
+            folder,
             experts=experts,
             dense=dense,
             layout=layout,
-            device=device,
+            device=chosen,
             other_files=checkpoint.folder,
             progress=progress,
         )

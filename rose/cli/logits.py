@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rose.cli.load_progress import load_progress
+from rose.cli.places import choose_device
 from rose.errors import ConfigError, ContextLengthExceeded, RequestError
 
 if TYPE_CHECKING:
@@ -54,12 +55,9 @@ def logits(
 
     from rose.weights.loader import load_model
 
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    elif device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"--device cuda: torch {torch.__version__} finds no GPU here; use cpu or auto")
+    chosen = choose_device(device)
     with load_progress(model) as progress:
-        loaded = load_model(model, device=device, dtype=getattr(torch, dtype), progress=progress)
+        loaded = load_model(model, device=chosen, dtype=getattr(torch, dtype), progress=progress)
     _check_token_ids(token_ids, loaded)
     try:
         rows = np.lib.format.open_memmap(out, mode="w+", dtype=np.float32, shape=(len(token_ids), loaded.vocab_size))

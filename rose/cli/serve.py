@@ -121,7 +121,9 @@ def server_settings(model: str, server: ServerFlags, api: ApiFlags) -> "ServerSe
 
 def default_model_names(model: str) -> tuple[str, ...]:
     """The name as it was given, unless it is a folder, and its last part: `openai/gpt-oss-20b`, `gpt-oss-20b`."""
-    path = Path(model).expanduser()
+    from rose.weights.resolve import local_path
+
+    path = local_path(model)
     last = path.resolve().name if path.is_dir() else path.name
     return (last,) if path.is_dir() else tuple(dict.fromkeys((model, last)))
 

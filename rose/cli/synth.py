@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from rose.cli.load_progress import load_progress
-from rose.errors import ConfigError
+from rose.cli.places import choose_device, expand_home
 from rose.log import setup_logging
 
 
@@ -39,16 +39,13 @@ def synth(
         Where the weights are drawn: cpu or cuda, which is faster and gives other weights for the same seed.
 
     """
-    import torch
-
     from rose.weights.convert import convert
     from rose.weights.resolve import resolve_checkpoint
     from rose.weights.synthetic import synthetic_source
 
     setup_logging("synth")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"--device cuda: torch {torch.__version__} finds no GPU here; use cpu")
+    chosen, folder = choose_device(device), expand_home(dst)
     source = synthetic_source(name, num_layers=layers, seed=seed)
     other_files = resolve_checkpoint(tokenizer) if tokenizer is not None else None
     with load_progress(name, verb="making") as progress:
-        convert(source, dst.expanduser(), layout=layout, device=device, other_files=other_files, progress=progress)
+        convert(source, folder, layout=layout, device=chosen, other_files=other_files, progress=progress)

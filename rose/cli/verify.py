@@ -12,6 +12,7 @@ import cyclopts
 from rich.console import Console
 from rich.table import Table
 
+from rose.cli.places import choose_device
 from rose.cli.verify_prompts import Prompts
 from rose.errors import ConfigError
 from rose.log import setup_logging
@@ -90,8 +91,7 @@ def verify(
     from rose.weights.resolve import resolve_checkpoint
 
     setup_logging("verify", level="WARNING")
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    chosen = choose_device(device)
     if max_tokens < 0 or (num_prompts is not None and num_prompts < 1):
         raise ConfigError("--max-tokens is at least 0 and --num-prompts at least 1")
     checkpoint = Checkpoint(resolve_checkpoint(model))
@@ -103,7 +103,7 @@ def verify(
     oracle = reference_oracle(checkpoint) if against == "reference" else transformers_oracle(checkpoint)
 
     def load(experts: "FormatChoice", dense: "FormatChoice") -> "CausalLM":
-        return load_from(checkpoint, device=device, dtype=getattr(torch, dtype), experts=experts, dense=dense)
+        return load_from(checkpoint, device=chosen, dtype=getattr(torch, dtype), experts=experts, dense=dense)
 
     # MXFP4 holds the values of bf16 experts in less memory.
     base = load("mxfp4" if stored.experts == "mxfp4" else "bf16", "bf16")

@@ -11,7 +11,7 @@ from torch import Tensor
 from rose.errors import CheckpointError
 from rose.weights.manifest import check_manifest, read_manifest
 from rose.weights.reading import ParallelReader
-from rose.weights.safetensors_header import TORCH_DTYPES, TensorInfo, read_header
+from rose.weights.safetensors_header import TORCH_DTYPES, TensorInfo, read_header, require_file
 from rose.weights.source import LoadTimes, Slice
 
 INDEX_NAME = "model.safetensors.index.json"
@@ -69,7 +69,11 @@ class Checkpoint:
     def _read_indexed(self, index_path: Path) -> None:
         file_of_tensor = _read_index(index_path)
         for path in sorted({self.folder / file_name for file_name in file_of_tensor.values()}):
-            if not path.is_file():
+            try:
+                is_missing = not path.is_file()
+            except OSError as error:  # a name too long, for one
+                raise CheckpointError(f"{index_path} names a file that cannot be looked at: {error}") from error
+            if is_missing:
                 raise CheckpointError(f"{index_path} names {path.name}, which is missing")
             self._add_file(path)
         self._check_index(index_path, file_of_tensor)
@@ -99,6 +103,7 @@ class Checkpoint:
 def read_json_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises CheckpointError."""
     try:
+        require_file(path)
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing") from None

@@ -88,7 +88,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not readable JSON: {error}") from error
     if not isinstance(manifest, dict) or _MARK not in manifest:
         return None
@@ -105,9 +105,24 @@ def check_manifest(
     try:
         files, ledger = manifest["files"], manifest["ledger"]
         expected = {name for account in ledger for name in account["targets"]}
+        if not all(isinstance(name, str) for name in expected):
+            raise TypeError("a target is no name")
         facts = {folder / name: (entry["bytes"], entry["header_sha256"]) for name, entry in files.items()}
     except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+    try:
+        _check_files(path, facts, tensors)
+    except OSError as error:  # a name too long, for one
+        raise CheckpointError(f"{path} names a file that cannot be read: {error}") from error
+    if manifest.get("layout") == "rose":
+        _check_formats(path, manifest.get("formats"), config.get("quantization_config"))
+    for name in sorted(tensors.keys() ^ expected):
+        where = f"in {tensors[name].file} but not in {path}" if name in tensors else f"in {path} but in no file"
+        raise CheckpointError(f"{name} is {where}")
+
+
+def _check_files(path: Path, facts: Mapping[Path, tuple[Any, Any]], tensors: Mapping[str, TensorInfo]) -> None:
+    """facts: what the manifest at `path` says of each file, its length and the hash of its header."""
     for file in sorted({info.file for info in tensors.values()} - facts.keys()):
         raise CheckpointError(f"{path} does not name {file.name}")
     for file, (num_bytes, digest) in facts.items():
@@ -117,11 +132,6 @@ def check_manifest(
             raise CheckpointError(f"{file} has {file.stat().st_size} bytes, {path} says {num_bytes}")
         if _hash_header(file) != digest:
             raise CheckpointError(f"{file}: its header is not the one that {path} has the hash of")
-    if manifest.get("layout") == "rose":
-        _check_formats(path, manifest.get("formats"), config.get("quantization_config"))
-    for name in sorted(tensors.keys() ^ expected):
-        where = f"in {tensors[name].file} but not in {path}" if name in tensors else f"in {path} but in no file"
-        raise CheckpointError(f"{name} is {where}")
 
 
 def _check_formats(path: Path, formats: Any, said: Any) -> None:
@@ -134,7 +144,9 @@ def _check_formats(path: Path, formats: Any, said: Any) -> None:
 def _hash_header(file: Path) -> str:
     with file.open("rb") as data:
         length = data.read(8)
-        return hashlib.sha256(length + data.read(int.from_bytes(length, "little"))).hexdigest()
+        # No more than there is: what is no safetensors file may seem to ask for all memory.
+        num_bytes = min(int.from_bytes(length, "little"), file.stat().st_size)
+        return hashlib.sha256(length + data.read(num_bytes)).hexdigest()
 
 
 def _hash_of_hashes(hashes: Mapping[str, str]) -> str:

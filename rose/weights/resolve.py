@@ -17,10 +17,10 @@ def resolve_checkpoint(name: str | Path) -> Path:
     name: a bundled checkpoint (`rose-demo`), else a folder, else a repository of the Hugging Face Hub, as
     `owner/name`, which is downloaded into its cache or found there. Raises CheckpointError.
     """
+    path = local_path(name)
     bundled = Path(str(files("rose"))) / "assets" / str(name)
     if "/" not in str(name) and (bundled / "config.json").is_file():
         return bundled
-    path = Path(name).expanduser()
     if path.is_dir():
         return path
     if path.exists():
@@ -32,6 +32,16 @@ def resolve_checkpoint(name: str | Path) -> Path:
             f"no checkpoint at {path}: the Hub's is openai/{name}; load_format dummy makes up weights"
         )
     raise CheckpointError(f"no checkpoint at {path}: not a folder, a bundled name or a Hub repository `owner/name`")
+
+
+def local_path(name: str | Path) -> Path:
+    """Where a name is on this machine, if it is there. Raises CheckpointError for a path that cannot be looked at."""
+    try:
+        path = Path(name).expanduser()
+        (path / "config.json").exists()
+    except (OSError, RuntimeError) as error:  # a folder without permission, a name too long, the home of nobody
+        raise CheckpointError(f"cannot look for a checkpoint at {name}: {error}") from error
+    return path
 
 
 def resolve_tokenizer(name: str | Path, load_format: str) -> Path:

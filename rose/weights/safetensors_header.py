@@ -6,7 +6,9 @@ https://github.com/huggingface/safetensors#format.
 
 import json
 import math
+import stat
 import struct
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +37,7 @@ DTYPE_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 # The limit that the format's own library sets.
 _MAX_HEADER_BYTES = 100_000_000
 _ALIGNMENT = 8
+_MAX_SHOWN = 200  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ def read_header(path: Path) -> list[TensorInfo]:
     Raises CheckpointError, naming the file, unless header and file agree to the byte.
     """
     try:
-        file_bytes = path.stat().st_size
+        file_bytes = require_file(path)
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\xff"))
             if length > min(_MAX_HEADER_BYTES, file_bytes - 8):
@@ -76,6 +79,14 @@ def read_header(path: Path) -> list[TensorInfo]:
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not a sound safetensors file: {error}") from error
     return infos
+
+
+def require_file(path: Path) -> int:
+    """The length of a file. Raises OSError for what is none, such as a pipe, whose end nobody would live to see."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError("it is no file")
+    return status.st_size
 
 
 def make_header(tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str]) -> bytes:
@@ -96,14 +107,14 @@ def _read_entry(name: str, entry: Any, path: Path, data_start: int) -> TensorInf
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(start), int(end)]}:
             pass
         case _:
-            raise ValueError(f"{name} is described by {entry!r}")
+            raise ValueError(f"{name} is described by {_shown(entry)}")
     if dtype not in BITS:
-        raise ValueError(f"{name} has the unknown dtype {dtype}")
+        raise ValueError(f"{name} has the unknown dtype {_shown(dtype)}")
     if not all(type(size) is int and size >= 0 for size in shape):
-        raise ValueError(f"{name} has the shape {shape}")
+        raise ValueError(f"{name} has the shape {_shown(shape)}")
     num_bytes = math.prod(shape) * BITS[dtype] // 8
     if end - start != num_bytes or start < 0:
-        raise ValueError(f"{name}, {dtype} {shape}, takes {num_bytes} bytes, not those from {start} to {end}")
+        raise ValueError(f"{name}, {dtype} {_shown(shape)}, cannot be the bytes {_shown([start, end])}")
     return TensorInfo(name, dtype, tuple(shape), num_bytes, path, data_start + start)
 
 
@@ -120,7 +131,12 @@ def _check_layout(infos: list[TensorInfo], data_start: int, file_bytes: int) -> 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
         raise ValueError(f"its header names {twice} twice")
     return result
+
+
+def _shown(value: Any) -> str:
+    """What a damaged header says, as far as it fits a line."""
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"

@@ -25,6 +25,7 @@ from rose.weights.resolve import resolve_checkpoint
 from rose.weights.safetensors_header import BITS, TORCH_DTYPES, TensorInfo
 from rose.weights.source import LoadTimes, Slice
 
+_MAX_LAYERS = 4096  # as many as a config.json may have
 # Rows of a matrix that are drawn together; any slice begins at a multiple or skips what it does not need.
 _DRAWN_ROWS = 128
 # Root mean square of the 16 codes: of 0, 0.5, 1, 1.5, 2, 3, 4, 6.
@@ -87,8 +88,8 @@ def synthetic_source(name: str, *, num_layers: int | None = None, seed: int = 0)
     is read. num_layers: instead of the published number; only for the published shapes. Raises CheckpointError,
     ConfigError.
     """
-    if num_layers is not None and num_layers < 1:
-        raise ConfigError(f"there must be at least one layer, not {num_layers}")
+    if num_layers is not None and not 1 <= num_layers <= _MAX_LAYERS:
+        raise ConfigError(f"there must be from 1 to {_MAX_LAYERS} layers, not {num_layers}")
     if is_published(name):
         return SyntheticSource(published_config(name, num_layers), name, seed)
     if num_layers is not None:

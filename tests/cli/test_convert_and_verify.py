@@ -4,6 +4,7 @@ import json
 
 import pytest
 import tokenizers
+import torch
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from rose.cli.main import app
@@ -141,6 +142,13 @@ def test_verify_holds_chats_with_rose_demo(tmp_path, capsys):
     report, rows = verified(capsys, "rose-demo", "--experts", "fp8", "--prompts", path, "--max-tokens", 4)
     assert report["num_prompts"] == 2
     assert rows["fp8", "auto"]["answers"]["oracle"]["num_positions"] == 8
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_no_gpu(tmp_path):
+    for arguments in (("verify", "rose-demo"), ("convert", "rose-demo", tmp_path), ("synth", "gpt-oss-20b", tmp_path)):
+        with pytest.raises(ConfigError, match="finds no GPU"):
+            rose(*arguments, "--device", "cuda")
 
 
 def test_verify_refuses_what_it_cannot_do(folder, tmp_path):

@@ -36,6 +36,18 @@ def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *a
         ("serve rose-demo --max-model-len 12x", "Invalid value for --max-model-len: '12x' is no count such as"),
         ("serve rose-demo --port 99999", "--port must be from 0 to 65535, not 99999"),
         ("parse --model rose-demo --finish never", 'Invalid value "never" for --finish. Choose from: "stop",'),
+        (f"serve {'x' * 300}", "cannot look for a checkpoint at xxx"),
+        (
+            "serve ~no_such_user/model",
+            "cannot look for a checkpoint at ~no_such_user/model: Could not",
+        ),
+        (
+            "inspect ~no_such_user/model",
+            "cannot look for a checkpoint at ~no_such_user/model: Could not",
+        ),
+        ("convert rose-demo ~no_such_user/copy", "~no_such_user/copy: Could not determine home directory"),
+        ("synth gpt-oss-20b ~no_such_user/copy", "~no_such_user/copy: Could not determine home directory"),
+        ("synth gpt-oss-20b copy --layers 99999999999", "there must be from 1 to 4096 layers, not 99999999999"),
         ("sing", 'Unknown command "sing". Available commands: serve, chat,'),
     ],
 )

@@ -1,6 +1,8 @@
 """Files that are missing, damaged or contradict each other: each a CheckpointError that says where to look."""
 
+import errno
 import json
+import os
 import struct
 
 import pytest
@@ -128,6 +130,40 @@ def test_broken_index(sharded, text):
     assert_refused(sharded, INDEX)
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("x" * 300, "File name too long"), ("", "which is missing"), ("a\0b", "which is missing"), ("..", "is missing")],
+)
+def test_index_names_what_cannot_be_a_file(sharded, name, message):
+    change_index(sharded, lambda weight_map: weight_map.update({"model.norm.weight": name}))
+    assert_refused(sharded, f"{INDEX} names", message)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_what_is_no_file_is_not_waited_for(single, name):
+    """Opening a pipe that nobody writes to would take for ever."""
+    (single / name).unlink()
+    os.mkfifo(single / name)
+    assert_refused(single, str(single / name), "it is no file")
+
+
+def test_a_long_header_makes_no_long_message(single):
+    entry = {"dtype": ["F32"] * 100_000, "shape": [1], "data_offsets": [0, 4]}
+    text = json.dumps({"a": entry}).encode()
+    (single / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
+    with pytest.raises(CheckpointError, match=r"model.safetensors is not .*: a is described by .*…$") as caught:
+        Checkpoint(single)
+    assert len(str(caught.value)) < 500 + len(str(single))
+
+
+def test_a_name_that_comes_twice_among_many(single):
+    """Found in one pass: to count each name would take hours."""
+    entry = '{"dtype":"U8","shape":[0],"data_offsets":[0,0]}'
+    text = "{" + ",".join(f'"{name}":{entry}' for name in [*range(100_000), "b", "b"]) + "}"
+    (single / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text.encode())
+    assert_refused(single, "model.safetensors", "its header names b twice")
+
+
 def test_tensor_in_two_files(sharded):
     (sharded / INDEX).unlink()
     tensors = load_file(sharded / FIRST)
@@ -167,6 +203,19 @@ def test_resolve_nothing(tmp_path, single):
         resolve_checkpoint(str(tmp_path / "nowhere"))
     with pytest.raises(CheckpointError, match="is a file"):
         resolve_checkpoint(single / "config.json")
+    with pytest.raises(CheckpointError, match=r"at x{300}: .*File name too long"):
+        resolve_checkpoint("x" * 300)
+    with pytest.raises(CheckpointError, match="at ~no_such_user/x: Could not determine home"):
+        resolve_checkpoint("~no_such_user/x")
+
+
+def test_resolve_a_folder_that_nobody_may_look_into(monkeypatch, single):
+    def stat(path, **options):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(os, "stat", stat)
+    with pytest.raises(CheckpointError, match=r"cannot look for a checkpoint at .*single: .*Permission denied"):
+        resolve_checkpoint(single)
 
 
 def test_resolve_a_published_name_without_its_owner(monkeypatch, tmp_path):

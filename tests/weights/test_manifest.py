@@ -122,6 +122,8 @@ def test_overlapping_tensors(folder):
         (lambda m: next(iter(m["files"].values())).update(header_sha256="0"), "not the one that"),
         (lambda m: m["ledger"].pop(), "but not in"),
         (lambda m: m["ledger"][0]["targets"].update(nothing="0"), "but in no file"),
+        (lambda m: m["ledger"][0].update(targets=[1]), "is damaged: TypeError"),
+        (lambda m: m["files"].update({"x" * 300: {"bytes": 1, "header_sha256": ""}}), "File name too long"),
     ],
 )
 def test_manifest_that_disagrees(folder, change, message):
@@ -145,5 +147,13 @@ def test_a_manifest_of_another_program_is_not_looked_at(folder):
 
 
 def test_unreadable_manifest(folder):
-    (folder / "manifest.json").write_text("{")
-    assert_refused(folder, "manifest.json", "not readable JSON")
+    for text in ("{", "[" * 100_000):
+        (folder / "manifest.json").write_text(text)
+        assert_refused(folder, "manifest.json", "not readable JSON")
+
+
+def test_a_manifest_that_takes_a_text_for_weights(folder):
+    """Whose first bytes would make a header longer than all memory."""
+    num_bytes = (folder / "config.json").stat().st_size
+    change_manifest(folder, lambda m: m["files"].update({"config.json": {"bytes": num_bytes, "header_sha256": ""}}))
+    assert_refused(folder, "config.json: its header is not the one")

@@ -104,8 +104,9 @@ def test_dummy_weights_of_a_folder_with_a_config(tmp_path, experts):
 
 
 def test_what_cannot_be_made_up(tmp_path):
-    with pytest.raises(ConfigError, match="at least one layer, not 0"):
-        synthetic_source("gpt-oss-20b", num_layers=0)
+    for num_layers in (-1, 0, 4097, 10**12):
+        with pytest.raises(ConfigError, match=f"from 1 to 4096 layers, not {num_layers}"):
+            synthetic_source("gpt-oss-20b", num_layers=num_layers)
     (tmp_path / "config.json").write_text(json.dumps(small_config() | {"model_type": "llama"}))
     with pytest.raises(CheckpointError, match="only gpt_oss models"):
         synthetic_source(str(tmp_path))
