@@ -49,16 +49,14 @@ class ModelRunner:
         keys = self._inputs.sampling_keys(output.scheduled)
         pending = None if self._grammars is None else self._grammars.begin_masks(keys)
         prompts = self._inputs.prompt_rows(output.scheduled)
-        if not prompts:
-            computed = self._forward(output.scheduled, len(keys))
-            self._inputs.draw_ahead(keys)
-            meanwhile()
-            return self._sample(keys, computed, pending)
-        inputs, hidden = self._forward_eagerly(output.scheduled)
+        eager = self._forward_eagerly(output.scheduled) if prompts else None
+        computed = self._forward(output.scheduled, len(keys)) if eager is None else self._logits(*eager, len(keys))
         self._inputs.draw_ahead(keys)
         meanwhile()
-        told = {rows.key: self._prompt_logprobs(hidden, rows) for rows in prompts}
-        results = self._sample(keys, self._logits(inputs, hidden, len(keys)), pending)
+        told = {} if eager is None else {rows.key: self._prompt_logprobs(eager[1], rows) for rows in prompts}
+        results = self._sample(keys, computed, pending)
+        if not told:
+            return results
         results = [msgspec.structs.replace(each, prompt_logprobs=told.pop(each.key, None)) for each in results]
         return results + [SampledTokens(key=key, token_ids=[], prompt_logprobs=each) for key, each in told.items()]
 
