@@ -16,8 +16,6 @@ MAX_TOKENS = 176  # rows of one of their tiles
 _FEW_TOKENS = 64  # at most MAX_TOKENS
 _ROUTE_TOKENS = 32
 _PLACE_PAIRS = 256
-# Counts that differ from step to step only bound masks: a kernel made for multiples of 16 would be no faster, and be
-# compiled when the first step of another number is served.
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +64,8 @@ def _choose(
     return ids, tl.where(has_nan[:, None], float("nan"), weight), count
 
 
+# Counts that differ from step to step only bound masks: a kernel made for multiples of 16 would be no faster, and be
+# compiled when the first step of another number is served.
 @triton.jit(do_not_specialize=["num_tokens"])
 def _route_kernel(
     logits_ptr, ids_ptr, weights_ptr, counts_ptr, num_tokens,
