@@ -2,8 +2,7 @@
 
 import subprocess
 import sys
-
-import pytest
+import time
 
 
 def seconds(*flags: str) -> dict[str, float]:
@@ -14,9 +13,11 @@ def seconds(*flags: str) -> dict[str, float]:
 
 
 def test_the_parts_are_all() -> None:
+    begin = time.perf_counter()
     parts = seconds()
+    passed = time.perf_counter() - begin
     assert {"import torch", "rose's imports", "weights", "first token"} <= parts.keys()
-    assert parts.pop("in all") == pytest.approx(sum(parts.values()), abs=0.1)
+    assert passed / 2 < parts.pop("in all") < passed, "but for the interpreter's own start and end"
     assert all(value >= 0 for value in parts.values())
     assert parts["import torch"] > 0
 
