@@ -257,6 +257,20 @@ def test_a_search_is_repeated_only_when_something_else_might_be_found() -> None:
     assert manager.find_prefix(request).num_tokens == 0
 
 
+def test_a_search_is_repeated_when_one_that_runs_takes_what_was_found() -> None:
+    manager = make_manager()
+    first = make_request(list(range(9)))
+    compute(manager, first)
+    finish(manager, first)
+    eater = make_request([77] * 92)
+    assert manager.admit(eater, manager.find_prefix(eater), 4)
+    eater.num_computed_tokens = 4
+    request = make_request(list(range(13)))
+    assert manager.find_prefix(request).num_tokens == 8
+    assert manager.extend(eater, 88) is not None
+    assert manager.find_prefix(request).num_tokens == 0
+
+
 def test_a_search_is_repeated_when_its_tables_were_taken() -> None:
     manager = make_manager()
     compute(manager, make_request(list(range(9))))
