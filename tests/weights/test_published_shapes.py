@@ -1,6 +1,7 @@
 """One real layer of each published model through the converter: minutes and gigabytes, so not in the quick suite."""
 
 import resource
+import shutil
 
 import pytest
 import torch
@@ -14,15 +15,22 @@ from rose.weights.synthetic import synthetic_source
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
+@pytest.fixture
+def folder(tmp_path):
+    """Emptied at once: pytest keeps what tests wrote, and of these it would be 46 GB."""
+    yield tmp_path
+    shutil.rmtree(tmp_path)
+
+
 @pytest.mark.parametrize("layout", ["hf", "original"])
 @pytest.mark.parametrize("name", ["gpt-oss-20b", "gpt-oss-120b"])
-def test_one_layer(name, layout, tmp_path):
-    convert(synthetic_source(name, num_layers=1), tmp_path / "published", layout=layout)
-    published = Checkpoint(tmp_path / "published")
+def test_one_layer(name, layout, folder):
+    convert(synthetic_source(name, num_layers=1), folder / "published", layout=layout)
+    published = Checkpoint(folder / "published")
     for experts in ("fp8", "fp8-block"):
-        manifest = convert(published, tmp_path / experts, experts=experts)
+        manifest = convert(published, folder / experts, experts=experts)
         assert manifest["inexact_blocks"] == 0
-        converted = Checkpoint(tmp_path / experts)
+        converted = Checkpoint(folder / experts)
         check_hashes(converted)
         ours, theirs = FloatWeights(converted), FloatWeights(published)
         for parameter in ("gate_up", "down"):
