@@ -133,6 +133,12 @@ def test_what_cannot_be_is_one_line(checkpoint: Path, tmp_path: Path) -> None:
     assert "--current-date" in refused(str(checkpoint), env={"ROSE_CURRENT_DATE": "yesterday"})
 
 
+def test_an_engine_that_loads_ends_with_a_server_that_cannot_be(checkpoint: Path, tmp_path: Path) -> None:
+    said = refused(str(checkpoint), "--port", "0", "--chat-format", "nonsense", env={"TMPDIR": str(tmp_path)})
+    assert "unknown chat format 'nonsense'" in said
+    assert not list(tmp_path.glob("rose-*")), "the engine's folder"
+
+
 def test_a_checkpoint_that_the_engine_cannot_load_is_one_line(tmp_path: Path) -> None:
     tiny_checkpoint(tmp_path / "broken")
     (tmp_path / "broken" / "model.safetensors").write_bytes(b"no tensors here")
