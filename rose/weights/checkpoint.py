@@ -30,6 +30,7 @@ class Checkpoint:
         self.config_path = folder / "config.json"
         self.config: Mapping[str, Any] = read_json_object(self.config_path)
         self.tensors: dict[str, TensorInfo] = {}
+        self._versions: dict[Path, tuple[int, int]] = {}
         index_path = folder / INDEX_NAME
         if index_path.is_file():
             self._read_indexed(index_path)
@@ -58,13 +59,19 @@ class Checkpoint:
     def stream(
         self, batches: Sequence[Sequence[Slice]], device: torch.device, times: LoadTimes
     ) -> Iterator[list[Tensor]]:
-        """See `WeightSource.stream`. Several threads read ahead of the caller."""
+        """See `WeightSource.stream`. Several threads read ahead of the caller.
+
+        At the end the files must be those whose headers were read: another model's weights could have the same shapes.
+        """
         for batch in batches:
             for part in batch:
                 if self.tensors[part.name].dtype not in TORCH_DTYPES:
                     raise CheckpointError(f"{self.tensors[part.name].file}: {part.name} has a dtype that is not read")
         with ParallelReader(self.tensors, device, times) as reader:
             yield from reader.stream(batches)
+        for path in sorted({self.tensors[part.name].file for batch in batches for part in batch}):
+            if _version(path) != self._versions[path]:
+                raise CheckpointError(f"{path} changed while it was read")
 
     def _read_indexed(self, index_path: Path) -> None:
         file_of_tensor = _read_index(index_path)
@@ -86,6 +93,7 @@ class Checkpoint:
             self._add_file(path)
 
     def _add_file(self, path: Path) -> None:
+        self._versions[path] = _version(path)
         for info in read_header(path):
             if info.name in self.tensors:
                 raise CheckpointError(f"{info.name} is in both {self.tensors[info.name].file} and {path}")
@@ -112,6 +120,15 @@ def read_json_object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} must hold a JSON object, not {type(value).__name__}")
     return value
+
+
+def _version(path: Path) -> tuple[int, int]:
+    """What is another when a file was written to or replaced: its length and time. Raises CheckpointError."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    return status.st_size, status.st_mtime_ns
 
 
 def _read_index(path: Path) -> dict[str, str]:

@@ -4,12 +4,14 @@ import errno
 import json
 import os
 import struct
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from rose.errors import CheckpointError
+from rose.weights import loader
 from rose.weights.checkpoint import Checkpoint
 from rose.weights.loader import load_model
 from rose.weights.resolve import resolve_checkpoint
@@ -182,6 +184,34 @@ def test_file_that_goes_away_before_it_is_read(single):
     (single / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"cannot read model.norm.weight"):
         checkpoint.read("model.norm.weight")
+
+
+def replace(path):
+    other = path.with_suffix(".new")
+    other.write_bytes(bytes(path.stat().st_size))
+    other.replace(path)
+
+
+def overwrite(path):
+    length = path.stat().st_size
+    os.truncate(path, 0)
+    os.truncate(path, length)
+
+
+@pytest.mark.parametrize("change", [replace, overwrite, Path.unlink])
+def test_file_that_changes_while_it_is_loaded(sharded, change, monkeypatch):
+    """What was read last may be the new file's, or half of it: with the same shapes nothing else would tell."""
+    monkeypatch.setattr(loader, "JOB_BYTES", 1024)
+    done = []
+
+    def progress(now, total):
+        if now == total:
+            change(sharded / SECOND)
+        done.append(now)
+
+    with pytest.raises(CheckpointError, match=f"{SECOND} (changed while it was read|cannot be read)"):
+        load_model(sharded, device="cpu", dtype=torch.float32, progress=progress)
+    assert len(done) > 10
 
 
 def test_resolve_folder(single):
