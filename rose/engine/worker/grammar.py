@@ -117,15 +117,15 @@ class Grammars:
 
     def _load(self) -> LLTokenizer:
         """The vocabulary, or always the same error: a new one each time, as a raised one keeps what raised it alive."""
-        if self._refusal:
-            raise CheckpointError(self._refusal)
-        if self._tokenizer is None:
+        if self._tokenizer is None and not self._refusal:
             try:
                 self._tokenizer = self._file.load()
             except CheckpointError as error:
-                self._refusal = str(error)
                 logger.error("no request can have a grammar: %s", error)
-                raise
+                path = self._file.path
+                self._refusal = str(error).replace(str(path), path.name)  # clients need not know where it is
+        if self._tokenizer is None:
+            raise CheckpointError(self._refusal)
         return self._tokenizer
 
     def _fill(self, places: list[tuple[int, Future[LLMatcher]]]) -> Masks:
