@@ -86,15 +86,15 @@ class BenchExecutor:
     def execute(self, output: SchedulerOutput, meanwhile: Callable[[], None]) -> list[SampledTokens]:
         """Compute a step, or pretend to; see `Executor`."""
         self.scheduled = output.scheduled
-        return self._compute(output) if self.computes else self._pretend(output)
+        return self._compute(output, meanwhile) if self.computes else self._pretend(output)
 
-    def _compute(self, output: SchedulerOutput) -> list[SampledTokens]:
+    def _compute(self, output: SchedulerOutput, meanwhile: Callable[[], None]) -> list[SampledTokens]:
         dropped = [*self._stale, *self._drop(output.dropped)]
         new = [*(pending.as_new() for pending in self._pending.values()), *output.new]
         self._stale, self._pending = [], {}
         self._held.update(request.key for request in new)
         begin = time.perf_counter()
-        sampled = self._worker.execute(SchedulerOutput(dropped=dropped, new=new, scheduled=output.scheduled))
+        sampled = self._worker.execute(SchedulerOutput(dropped=dropped, new=new, scheduled=output.scheduled), meanwhile)
         self.execute_s += time.perf_counter() - begin
         return sampled
 
