@@ -1,6 +1,7 @@
 """Reaching a context without computing it: what the worker is told in the end."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -33,7 +34,8 @@ class SpyWorker:
     tokens: dict[int, list[int]] = field(default_factory=dict)
     tables: dict[int, tuple[list[int], ...]] = field(default_factory=dict)
 
-    def execute(self, output: SchedulerOutput) -> list[SampledTokens]:
+    def execute(self, output: SchedulerOutput, meanwhile: Callable[[], None]) -> list[SampledTokens]:
+        meanwhile()
         for key in output.dropped:
             del self.held[key], self.tokens[key], self.tables[key]
         for new in output.new:
