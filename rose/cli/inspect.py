@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rose.cli.loss_table import print_losses
+from rose.cli.streams import as_one_line
 from rose.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _report(checkpoint: "Checkpoint", inventory: "Inventory") -> dict[str, Any]:
 def _print_tables(report: dict[str, Any]) -> None:
     # Into a pipe or a file a row stays one line, whatever its length.
     console = Console(width=None if sys.stdout.isatty() else 1000)
-    config = Table(title=f"{report['path']}: {report['architecture']}", show_header=False)
+    config = Table(title=escape(f"{report['path']}: {report['architecture']}"), show_header=False)
     for key, value in _flatten(report["config"]):
         config.add_row(key, _short(value))
     console.print(config)
@@ -115,7 +116,8 @@ def _print_tables(report: dict[str, Any]) -> None:
     for tensor in report["tensors"]:
         fills = escape(tensor["destination"]) if tensor["destination"] else "[red]nothing[/red]"
         shape = " × ".join(map(str, tensor["shape"]))
-        tensors.add_row(tensor["name"], tensor["dtype"], shape, f"{tensor['bytes']:,}", fills, tensor["transform"])
+        name = escape(as_one_line(tensor["name"]))
+        tensors.add_row(name, tensor["dtype"], shape, f"{tensor['bytes']:,}", fills, tensor["transform"])
     console.print(tensors)
     formats = report["formats"]
     console.print(f"{report['layout']} layout, experts {formats['experts']}, dense {formats['dense']}")
@@ -130,7 +132,7 @@ def _print_tables(report: dict[str, Any]) -> None:
         f"{totals['tensors']} tensors in {totals['files']} file(s), {totals['bytes']:,} bytes ({by_dtype})"
     )
     for problem in report["problems"]:
-        console.print(f"problem: {problem}", style="red", markup=False)
+        console.print(f"problem: {as_one_line(problem)}", style="red", markup=False)
 
 
 def _flatten(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -9,7 +9,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
+
+import msgspec
 
 from rose.errors import CheckpointError
 from rose.numerics.loss import Loss
@@ -19,6 +21,45 @@ MANIFEST_NAME = "manifest.json"
 # Of this file's own form. A reader refuses what is newer than it knows.
 MANIFEST_VERSION = 1
 _MARK = "rose_manifest"
+
+
+class _Source(TypedDict):
+    name: str
+    sha256: str
+
+
+class _Formats(TypedDict):
+    experts: str
+    dense: str
+
+
+class _File(TypedDict):
+    bytes: int
+    header_sha256: str
+
+
+class _Loss(TypedDict):
+    exact_blocks: int
+    inexact_blocks: int
+    max_abs_error: float
+    max_relative_error: float
+    rms_relative_error: float
+
+
+class _Account(TypedDict):
+    transform: str
+    targets: dict[str, str]
+    loss: _Loss | None
+
+
+class _Form(TypedDict):
+    """What of a manifest is read, here and where it is shown."""
+
+    source: _Source
+    layout: str
+    formats: _Formats
+    files: dict[str, _File]
+    ledger: list[_Account]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +144,11 @@ def check_manifest(
     """Compare a manifest with the files beside it, without reading tensors. Raises CheckpointError."""
     path = folder / MANIFEST_NAME
     try:
-        files, ledger = manifest["files"], manifest["ledger"]
-        expected = {name for account in ledger for name in account["targets"]}
-        if not all(isinstance(name, str) for name in expected):
-            raise TypeError("a target is no name")
-        facts = {folder / name: (entry["bytes"], entry["header_sha256"]) for name, entry in files.items()}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+        msgspec.convert(manifest, _Form)
+    except msgspec.ValidationError as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from error
+    expected = {name for account in manifest["ledger"] for name in account["targets"]}
+    facts = {folder / name: (entry["bytes"], entry["header_sha256"]) for name, entry in manifest["files"].items()}
     try:
         _check_files(path, facts, tensors)
     except OSError as error:  # a name too long, for one

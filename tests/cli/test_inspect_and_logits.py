@@ -65,6 +65,19 @@ def test_inspect_table_gives_full_names(folder, capsys):
     assert "7 × 64 × 3 × 16" in out
 
 
+def test_inspect_shows_names_as_they_are(tmp_path, capsys):
+    """Not as markup, nor as commands to the terminal."""
+    folder = write_checkpoint(tmp_path / "[bold] model [", SHAPE)
+    tensors = load_file(folder / "model.safetensors")
+    save_file(tensors | {"[/red]\x1b[2J\n": torch.zeros(1)}, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match="cannot be loaded: 1 problem"):
+        rose("inspect", folder)
+    out = capsys.readouterr().out
+    assert "[bold] model [: gpt_oss" in out
+    assert out.count(r"[/red]\x1b[2J\n") == 2
+    assert "\x1b[2J" not in out
+
+
 def test_inspect_shows_problems_and_fails(folder, capsys):
     path = folder / "model.safetensors"
     save_file(load_file(path) | {"stray": torch.ones(1)}, path)
