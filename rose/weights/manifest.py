@@ -145,7 +145,7 @@ def check_manifest(
     path = folder / MANIFEST_NAME
     try:
         msgspec.convert(manifest, _Form)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter for half a surrogate
         raise CheckpointError(f"{path} is damaged: {error}") from error
     expected = {name for account in manifest["ledger"] for name in account["targets"]}
     facts = {folder / name: (entry["bytes"], entry["header_sha256"]) for name, entry in manifest["files"].items()}
