@@ -119,7 +119,7 @@ def test_overlapping_tensors(folder):
         (lambda m: m.update(source=5), "got `int` - at `$.source`"),
         (lambda m: m["source"].pop("sha256"), "missing required field `sha256` - at `$.source`"),
         (lambda m: m.update(formats=None), "got `null` - at `$.formats`"),
-        (lambda m: m.update(layout="\ud800"), "is damaged: "),
+        (lambda m: m.update(source="\ud800"), "is damaged: "),
         (
             lambda m: m["ledger"][0].update(loss={"x": 1}),
             "missing required field `exact_blocks`",
