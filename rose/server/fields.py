@@ -23,7 +23,7 @@ class FieldKinds:
 
     harmless: they change nothing about the answer, such as labels, billing, caching, storage, or a hint that costs
     nothing to leave. unsupported: each with the values that ask for nothing beyond what
-    happens anyway; null always does.
+    happens anyway. A field that is null is as one left out, whatever its name.
     """
 
     harmless: frozenset[str]
@@ -36,8 +36,10 @@ class FieldKinds:
         """
         ignored = []
         for name, value in extra.items():
+            if value is None:
+                continue
             if name in self.unsupported:
-                if value is not None and not any(value == harmless for harmless in self.unsupported[name]):
+                if not any(value == harmless for harmless in self.unsupported[name]):
                     raise unsupported(name, f"{name} is not supported")
             elif name not in self.harmless:
                 ignored.append(name)

@@ -1,5 +1,6 @@
 """Every refusal has a true status and OpenAI's error shape, and names the field at fault."""
 
+import re
 from typing import Any
 
 import httpx
@@ -199,7 +200,9 @@ async def test_a_model_that_is_not_served(serve: Serve) -> None:
 async def test_keys(serve: Serve) -> None:
     async with serve(api_keys=("sk-one", "sk-zwei-ü")) as server:
         for headers in (None, {"authorization": "Bearer sk-three"}, {"authorization": "sk-one"}):
-            assert error_of(await server.chat(headers=headers), 401)["code"] == "invalid_api_key"
+            error = error_of(await server.chat(headers=headers), 401)
+            assert error["code"] == "invalid_api_key"
+            assert "`Authorization: Bearer KEY` or `x-api-key: KEY`" in error["message"]
         assert error_of(await server.http.post("/tokenize", json={}), 401)
         for key in ("sk-one", "sk-zwei-ü"):
             assert (await server.chat(headers={"authorization": f"Bearer {key}".encode()})).status_code == 200
@@ -269,6 +272,8 @@ async def test_unknown_fields_are_reported_and_counted(serve: Serve) -> None:
         assert response.headers["x-rose-ignored-fields"] == "thinking, bad__name"
         streamed = await server.chat(thinking=True, stream=True)
         assert streamed.headers["x-rose-ignored-fields"] == "thinking"
+        absent = await server.chat(thinking=None, chat_template_kwargs={"enable_thinking": None})
+        assert "x-rose-ignored-fields" not in absent.headers, "null is as left out"
         metrics = (await server.http.get("/metrics")).text
     assert 'rose:ignored_fields_total{field="thinking",model_name="rose-test"} 2.0' in metrics
 
@@ -276,7 +281,42 @@ async def test_unknown_fields_are_reported_and_counted(serve: Serve) -> None:
 async def test_strict_fields(serve: Serve) -> None:
     async with serve(strict_fields=True) as server:
         error = error_of(await server.chat(thinking=True), 400)
+        assert (await server.chat(thinking=None)).status_code == 200
     assert (error["param"], error["code"]) == ("thinking", "unknown_parameter")
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"guided_regex": 'a"(b'},
+        {"guided_json": {"type": "string", "pattern": 'a"(b'}},
+        {"guided_grammar": 'start: /a"(b/'},
+    ],
+)
+async def test_a_regex_that_is_none_is_told_in_words(serve: Serve, form: dict[str, Any]) -> None:
+    async with serve() as server:
+        message = error_of(await server.chat(**form), 400)["message"]
+    assert re.search(r'invalid regex "a\\?"\(b": unclosed group$', message), message
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+        ("/v1/responses", {"input": "hi"}),
+        ("/v1/completions", {"prompt": "hi"}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}),
+        ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "hi"}]}),
+    ],
+)
+async def test_an_unknown_field_that_is_null_is_as_left_out_in_every_api(
+    serve: Serve, path: str, body: dict[str, Any]
+) -> None:
+    async with serve(strict_fields=True) as server:
+        assert (await server.http.post(path, json=body | {"colour": "red"})).status_code == 400
+        response = await server.http.post(path, json=body | {"colour": None})
+    assert response.status_code == 200, response.text
+    assert "x-rose-ignored-fields" not in response.headers
 
 
 JSON = st.recursive(

@@ -47,7 +47,9 @@ def to_conversation(body: ChatCompletionRequest, *, current_date: str | None) ->
 
 def unknown_template_kwargs(body: ChatCompletionRequest) -> list[str]:
     """Names inside `chat_template_kwargs` that mean nothing here."""
-    return [f"chat_template_kwargs.{name}" for name in body.chat_template_kwargs or {} if name not in _TEMPLATE_KWARGS]
+    given = body.chat_template_kwargs or {}
+    unknown = [name for name, value in given.items() if value is not None and name not in _TEMPLATE_KWARGS]
+    return [f"chat_template_kwargs.{name}" for name in unknown]
 
 
 def as_client_named_it(error: RequestError, body: ChatCompletionRequest) -> RequestError:
