@@ -28,6 +28,10 @@ _WHITESPACE = r"\r?\n[ \t]{0,40}|[ \t]{1,2}"
 _LARK_QUOTED = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\\n])+/')
 _REGEX_SYNTAX = re.compile(r"[\\.+*?()|\[\]{}^$#&~-]")  # what means more than itself in Rust's regular expressions
 _MAX_REASON_CHARS = 400
+# Rust shows the regex above a caret, which would point nowhere in one line.
+_REGEX_FAULT = re.compile(
+    r"(?P<is_named> \(in regex\): )?regex parse error:\n +(?P<regex>[^\n]*)\n.*\nerror: ", re.DOTALL
+)
 _NO_BEGINNING = "NoExtensionBias"  # llguidance's word for a mask that allows nothing
 
 
@@ -166,4 +170,5 @@ def _bytes() -> LLTokenizer:
 def _reason(error: str) -> str:
     """llguidance's message without the place in our own text and the excerpt of it."""
     first = re.sub(r"^at \d+\(\d+\): ", "", error.strip()).partition("\n   1 |")[0].strip()
+    first = _REGEX_FAULT.sub(lambda m: ": " if m["is_named"] else f'invalid regex "{m["regex"]}": ', first)
     return re.sub(r"\s*\n\s*", "; ", first)[:_MAX_REASON_CHARS]

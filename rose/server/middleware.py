@@ -74,7 +74,7 @@ class ApiKeys:
             return
         refusal = ApiError(
             401,
-            "give one of the server's API keys as `Authorization: Bearer KEY`",
+            "give one of the server's API keys as `Authorization: Bearer KEY` or `x-api-key: KEY`",
             code="invalid_api_key",
             headers={"www-authenticate": "Bearer"},
         )
