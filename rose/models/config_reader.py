@@ -1,6 +1,7 @@
 """Typed reading of a checkpoint's `config.json`: a bad value is a CheckpointError that names file and key."""
 
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,16 +42,25 @@ class ConfigReader:
         return value
 
     def number(
-        self, key: str, *, above: float = -math.inf, at_least: float = -math.inf, default: float | None = None
+        self,
+        key: str,
+        *,
+        above: float = -math.inf,
+        at_least: float = -math.inf,
+        at_most: float = sys.float_info.max,
+        default: float | None = None,
     ) -> float:
         """A finite number within the bounds."""
         value = self.get(key, default)
         bound = (
             f" above {above:g}" if above > -math.inf else f" of at least {at_least:g}" if at_least > -math.inf else ""
         )
+        if at_most < sys.float_info.max:
+            bound += f", at most {at_most:g}"
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.error(key, f"a number{bound}")
-        if not math.isfinite(value) or value <= above or value < at_least:
+        # A whole number of JSON's may be one that no float comes near.
+        if not (value > above and at_least <= value <= at_most and -value <= sys.float_info.max):
             raise self.error(key, f"a number{bound}")
         return float(value)
 

@@ -98,7 +98,12 @@ class HttpServer(uvicorn.Server):
         self._grace_s = grace_s
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen."""
+        """Begin to listen. Raises `ConfigError` if another program did so at the same address since it was bound."""
+        for listener in sockets or ():
+            try:
+                listener.listen(self.config.backlog)
+            except OSError as error:  # uvloop would close the socket and say nothing
+                raise ConfigError(f"cannot listen on {address_of(listener)}: {error.strerror or error}") from None
         await super().startup(sockets=sockets)
         if self.started:
             self._on_started()

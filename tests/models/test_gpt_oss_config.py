@@ -96,6 +96,9 @@ def test_eos_token_ids(value, ids):
         ("num_local_experts", ..., "num_local_experts is missing"),
         ("rms_norm_eps", 0, "rms_norm_eps must be a number above 0, got 0"),
         ("swiglu_limit", float("nan"), "swiglu_limit"),
+        ("rms_norm_eps", 10**400, "rms_norm_eps must be a number above 0, got 1000"),
+        ("rms_norm_eps", -(10**400), "rms_norm_eps must be a number above 0, got -1000"),
+        ("rope_theta", float("inf"), "rope_theta must be a number above 1, got inf"),
         ("sliding_window", 0, "sliding_window"),
         ("layer_types", ["full_attention"], "layer_types must be a list of 3 layer types"),
         ("eos_token_id", "<eos>", "eos_token_id must be a token id or a list"),
@@ -103,6 +106,8 @@ def test_eos_token_ids(value, ids):
         ("rope_theta", ..., "rope_theta is missing"),
         ("rope_scaling", ..., "rope_scaling is missing"),
         ("rope_scaling", {"rope_type": "yarn", "factor": 0.5}, "rope_scaling: factor must be a number of at least 1"),
+        ("rope_scaling", {"rope_type": "yarn", "beta_fast": 1e308}, "beta_fast must be a number above 0, at most 1e"),
+        ("rope_scaling", {"rope_type": "yarn", "beta_slow": 1e308}, "beta_slow must be a number above 0, at most 1e"),
         ("rope_scaling", {"rope_type": "yarn", "truncate": "no"}, "rope_scaling: truncate must be true or false"),
     ],
 )

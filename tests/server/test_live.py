@@ -12,11 +12,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
 from rose.chat.tokenizer import Tokenizer
 from rose.engine.messages import AddRequest
 from rose.errors import ConfigError
-from rose.server.http import address_of, bind
+from rose.server.http import HttpServer, address_of, bind
 from tests.fakes import FakeEngine, Step, by_token
 from tests.server.conftest import read_stream
 from tests.server.live import live_server
@@ -181,6 +182,16 @@ def test_a_port_in_use_is_a_config_error() -> None:
         bind("127.0.0.1", taken.getsockname()[1])
     with pytest.raises(ConfigError, match="cannot listen"):
         bind("no-such-host.invalid", 8000)
+
+
+def test_a_port_that_another_took_while_this_one_loaded_is_a_config_error() -> None:
+    async def nothing() -> None: ...
+
+    with bind("127.0.0.1", 0) as first, bind(*first.getsockname()) as second:
+        first.listen()
+        server = HttpServer(FastAPI(), on_started=lambda: None, on_stopping=nothing, grace_s=0.0)
+        with pytest.raises(ConfigError, match=f"cannot listen on {address_of(second)}: Address already in use"):
+            asyncio.run(server.serve(sockets=[second]))
 
 
 def test_the_servers_process_has_no_torch() -> None:

@@ -18,6 +18,7 @@ _SWIGLU_LIMIT = 7.0
 # What a damaged config may claim beyond, nothing can reckon with.
 _MAX_LAYERS = 4096
 _MAX_PARAMETERS = 1 << 48
+_MAX_ROTATIONS = 1e6  # within a model's original context
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +120,8 @@ def _read_original(reader: ConfigReader) -> GptOssConfig:
             factor=factor,
             original_context=original_context,
             # Rotations at which stretching ends (beta) and is complete (alpha).
-            beta_fast=reader.number("rope_ntk_beta", above=0),
-            beta_slow=reader.number("rope_ntk_alpha", above=0),
+            beta_fast=reader.number("rope_ntk_beta", above=0, at_most=_MAX_ROTATIONS),
+            beta_slow=reader.number("rope_ntk_alpha", above=0, at_most=_MAX_ROTATIONS),
             truncate=False,
             concentration=yarn_concentration(factor),
         ),
@@ -212,8 +213,8 @@ def _read_hugging_face_rope(reader: ConfigReader, max_position: int) -> RopeConf
         theta=theta,
         factor=factor,
         original_context=original_context,
-        beta_fast=rope.number("beta_fast", above=0, default=32.0),
-        beta_slow=rope.number("beta_slow", above=0, default=1.0),
+        beta_fast=rope.number("beta_fast", above=0, at_most=_MAX_ROTATIONS, default=32.0),
+        beta_slow=rope.number("beta_slow", above=0, at_most=_MAX_ROTATIONS, default=1.0),
         truncate=rope.boolean("truncate", default=True),
         concentration=rope.number("attention_factor", above=0, default=yarn_concentration(factor)),
     )
