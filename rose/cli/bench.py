@@ -11,6 +11,7 @@ import cyclopts
 from cyclopts import Parameter
 
 from rose.cli.bench_flags import BenchEngineFlags, BenchOutputFlags, ContextFillFlag, Counts, Numbers
+from rose.cli.places import api_url
 from rose.cli.serve_flags import Count
 from rose.errors import ConfigError
 from rose.log import setup_logging
@@ -204,7 +205,7 @@ def serve(
     Parameters
     ----------
     base_url
-        The server's API.
+        The server's API; without a path it is under /v1.
     model
         A name the server serves; its first one by default.
     rates
@@ -251,7 +252,7 @@ def serve(
     _require_at_least(0, temperature=temperature)
     _require_above_zero(timeout=timeout, rates=rates)
     shape = RequestShape(model or "", endpoint, output_len, ignore_eos, {"temperature": temperature})
-    server = Server(base_url, api_key, timeout, label)
+    server = Server(api_url(base_url), api_key, timeout, label)
     loads = [
         Load(request_rate=rate, num_prompts=num_prompts, input_len=input_len, max_concurrency=max_concurrency)
         for rate in rates

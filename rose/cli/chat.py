@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+from rose.cli.places import api_url
 from rose.errors import RoseError
 
 _EFFORTS = ("low", "medium", "high")
@@ -27,7 +28,9 @@ class ChatError(RoseError):
 def chat(
     prompt: str | None = None,
     *,
-    base_url: Annotated[str, Parameter(help="The server's API.")] = "http://127.0.0.1:8000/v1",
+    base_url: Annotated[str, Parameter(help="The server's API; without a path it is under /v1.")] = (
+        "http://127.0.0.1:8000/v1"
+    ),
     model: Annotated[str | None, Parameter(help="A name the server serves; its first one by default.")] = None,
     api_key: Annotated[str | None, Parameter(help="The server's key, if it wants one.")] = None,
     system: Annotated[str | None, Parameter(help="Instructions for the model.")] = None,
@@ -48,7 +51,8 @@ def chat(
     sampling = {"temperature": temperature, "max_completion_tokens": max_tokens}
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     timeout = httpx.Timeout(10.0, read=None)
-    with httpx.Client(base_url=base_url.rstrip("/"), headers=headers, timeout=timeout) as client:
+    base_url = api_url(base_url)
+    with httpx.Client(base_url=base_url, headers=headers, timeout=timeout) as client:
         session = ChatSession(
             server=ChatServer(client, base_url),
             model=model or "",

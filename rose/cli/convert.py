@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Literal
 
+from rose.cli.interruption import told_to_go_on
 from rose.cli.load_progress import load_progress
 from rose.cli.loss_table import print_losses
-from rose.cli.places import choose_device, expand_home
+from rose.cli.places import choose_device, new_checkpoint
 from rose.log import setup_logging
 
 
@@ -46,9 +47,9 @@ def convert(
     from rose.weights.resolve import resolve_checkpoint
 
     setup_logging("convert")
-    chosen, folder = choose_device(device), expand_home(dst)
+    chosen, folder = choose_device(device), new_checkpoint(dst)
     checkpoint = Checkpoint(resolve_checkpoint(src))
-    with load_progress(src, verb="converting") as progress:
+    with told_to_go_on(), load_progress(src, verb="converting") as progress:
         manifest = convert_checkpoint(
             checkpoint,
             folder,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from rose.cli.places import require_tokenizer
 from rose.cli.serve_flags import ApiFlags, CompatibleFlags, EngineFlags, ServerFlags
 from rose.cli.tool_flags import ToolFlags, tool_settings
 from rose.errors import ConfigError
@@ -66,6 +67,7 @@ def serve(
         for listener in listeners:
             opened.enter_context(contextlib.closing(listener))
         folder = resolve_tokenizer(model, config.load_format)
+        require_tokenizer(folder)
         if config.load_format == "auto":  # made-up weights have no folder
             config = dataclasses.replace(config, model=str(folder))
         with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:

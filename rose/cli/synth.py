@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Literal
 
+from rose.cli.interruption import told_to_go_on
 from rose.cli.load_progress import load_progress
-from rose.cli.places import choose_device, expand_home
+from rose.cli.loss_table import print_losses
+from rose.cli.places import choose_device, new_checkpoint
 from rose.log import setup_logging
 
 
@@ -44,8 +46,9 @@ def synth(
     from rose.weights.synthetic import synthetic_source
 
     setup_logging("synth")
-    chosen, folder = choose_device(device), expand_home(dst)
+    chosen, folder = choose_device(device), new_checkpoint(dst)
     source = synthetic_source(name, num_layers=layers, seed=seed)
     other_files = resolve_checkpoint(tokenizer) if tokenizer is not None else None
-    with load_progress(name, verb="making") as progress:
-        convert(source, folder, layout=layout, device=chosen, other_files=other_files, progress=progress)
+    with told_to_go_on(), load_progress(name, verb="making") as progress:
+        manifest = convert(source, folder, layout=layout, device=chosen, other_files=other_files, progress=progress)
+    print_losses(manifest)

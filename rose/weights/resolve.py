@@ -18,9 +18,8 @@ def resolve_checkpoint(name: str | Path) -> Path:
     `owner/name`, which is downloaded into its cache or found there. Raises CheckpointError.
     """
     path = local_path(name)
-    bundled = Path(str(files("rose"))) / "assets" / str(name)
-    if "/" not in str(name) and (bundled / "config.json").is_file():
-        return bundled
+    if is_bundled(str(name)):
+        return _assets() / name
     if path.is_dir():
         return path
     if path.exists():
@@ -32,6 +31,11 @@ def resolve_checkpoint(name: str | Path) -> Path:
             f"no checkpoint at {path}: the Hub's is openai/{name}; load_format dummy makes up weights"
         )
     raise CheckpointError(f"no checkpoint at {path}: not a folder, a bundled name or a Hub repository `owner/name`")
+
+
+def is_bundled(name: str) -> bool:
+    """Whether a name is of a checkpoint that comes with rose."""
+    return any(folder.name == name and (folder / "config.json").is_file() for folder in _assets().iterdir())
 
 
 def local_path(name: str | Path) -> Path:
@@ -53,6 +57,10 @@ def resolve_tokenizer(name: str | Path, load_format: str) -> Path:
     if load_format == "dummy" and is_published(str(name)):
         return resolve_checkpoint("rose-demo")
     return resolve_checkpoint(name)
+
+
+def _assets() -> Path:
+    return Path(str(files("rose"))) / "assets"
 
 
 def _download(repository: str) -> Path:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from rose.errors import CheckpointError
+from rose.weights.missing_content import missing_content
 
 BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "U16": 16, "I16": 16, "F16": 16, "BF16": 16,
@@ -64,6 +65,8 @@ def read_header(path: Path) -> list[TensorInfo]:
     """
     try:
         file_bytes = require_file(path)
+        if fault := missing_content(path):
+            raise ValueError(fault)
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\xff"))
             if length > min(_MAX_HEADER_BYTES, file_bytes - 8):

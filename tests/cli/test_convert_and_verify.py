@@ -7,7 +7,7 @@ import tokenizers
 import torch
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from rose.cli.main import app
+from rose.cli.main import app, main
 from rose.cli.verify_prompts import Prompts
 from rose.errors import CheckpointError, ConfigError
 from rose.models.gpt_oss.published import published_config
@@ -49,6 +49,30 @@ def test_convert_prints_what_was_lost(folder, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["manifest"]["formats"] == {"experts": "fp8", "dense": "fp8-block"}
 
 
+def test_what_an_hf_layout_needs_is_told_by_flags_that_work(folder, tmp_path, capsys):
+    rose("convert", folder, tmp_path / "fp8", "--experts", "fp8", "--dense", "fp8")
+    with pytest.raises(ConfigError, match=r"not fp8, fp8: give --experts mxfp4 .or bf16. --dense bf16"):
+        rose("convert", tmp_path / "fp8", tmp_path / "hf", "--layout", "hf")
+    for experts in ("mxfp4", "bf16"):
+        flags = ("--layout", "hf", "--experts", experts, "--dense", "bf16")
+        rose("convert", tmp_path / "fp8", tmp_path / experts, *flags)
+        assert f"hf layout, experts {experts}, dense bf16" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["convert", "synth"])
+def test_ctrl_c_says_that_nothing_is_lost(command, folder, tmp_path, capsys, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rose.weights.convert.convert", interrupted)
+    monkeypatch.setattr("sys.argv", ["rose", command, str(folder), str(tmp_path / "out")])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "rose: interrupted; the same command goes on where it stopped"
+
+
 def test_convert_refuses_a_folder_that_is_there(folder, tmp_path):
     with pytest.raises(ConfigError, match="exists already"):
         rose("convert", folder, folder)
@@ -61,7 +85,7 @@ def test_inspect_hashes_needs_a_manifest(folder):
         rose("inspect", folder, "--hashes")
 
 
-def test_synth_of_a_config(tmp_path):
+def test_synth_of_a_config(tmp_path, capsys):
     small = {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 100, "num_local_experts": 4}
     (tmp_path / "config.json").write_text(json.dumps(published_config("gpt-oss-20b", 2) | small))
     for seed in (0, 0, 1):
@@ -74,6 +98,10 @@ def test_synth_of_a_config(tmp_path):
             "--tokenizer",
             "rose-demo",
         )
+    out = capsys.readouterr().out.splitlines()
+    assert len(out) == 3
+    assert out[0].startswith("hf layout, experts mxfp4, dense bf16: ")
+    assert out[0].endswith(" bytes in 1 file(s)")
     first, second, other = sorted(path for path in tmp_path.iterdir() if path.is_dir())
     digests = [Checkpoint(path).manifest["ledger"][0]["targets"] for path in (first, second, other)]
     assert digests[0] == digests[1] != digests[2]

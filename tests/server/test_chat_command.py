@@ -28,7 +28,7 @@ def server(tokenizer: Tokenizer) -> Iterator[LiveServer]:
 
 
 def test_one_answer_on_a_pipe_is_the_content_alone(server: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
-    chat("tide?", base_url=f"{server.url}/v1/", api_key="sk", effort="high", temperature=0.0, max_tokens=64)
+    chat("tide?", base_url=server.url, api_key="sk", effort="high", temperature=0.0, max_tokens=64)
     assert capsys.readouterr().out == "High at 4.\n"
     assert server.engine.submitted[0].sampling_params.max_tokens == 64
 

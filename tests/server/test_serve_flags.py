@@ -9,7 +9,7 @@ from rose.cli.main import app
 from rose.cli.serve import default_model_names, engine_config, server_settings
 from rose.cli.serve_flags import ApiFlags, EngineFlags, ServerFlags
 from rose.cli.tool_flags import ToolFlags, tool_settings
-from rose.errors import ConfigError
+from rose.errors import CheckpointError, ConfigError
 from rose.server.builtin_tools.config import McpAddress, McpTool, ToolSettings, WebSearchSettings
 from rose.server.settings import ServerSettings
 
@@ -47,6 +47,23 @@ def test_the_environment_is_below_the_command_line(monkeypatch: pytest.MonkeyPat
     found = parse("--max-num-seqs", "9")
     assert found["api"] == ApiFlags(api_key=["sk-env"], strict_fields=True)
     assert found["engine"].max_num_seqs == 9
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "message"),
+    [
+        (None, r"has no tokenizer\.json.*`rose synth --tokenizer rose-demo`"),
+        ("", r"tokenizer\.json: it is empty"),
+        ("version https://git-lfs.github.com/spec/v1\n", r"tokenizer\.json: it is a Git LFS pointer.*git lfs pull"),
+    ],
+)
+def test_a_checkpoint_without_a_tokenizer_is_refused_before_it_is_loaded(
+    tokenizer: str | None, message: str, tmp_path: Path
+) -> None:
+    if tokenizer is not None:
+        (tmp_path / "tokenizer.json").write_text(tokenizer)
+    with pytest.raises(CheckpointError, match=message):  # of the weights, which are missing too, nothing is told
+        app(["serve", str(tmp_path), "--port", "0"], exit_on_error=False)
 
 
 def test_settings() -> None:

@@ -97,6 +97,21 @@ def test_truncated_file(single, keep):
     assert_refused(single, str(path), "not a sound safetensors file")
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "it is empty"),
+        (
+            "version https://git-lfs.github.com/spec/v1\noid sha256:" + 64 * "0" + "\nsize 13761264768\n",
+            "it is a Git LFS pointer, not the file: run `git lfs pull`",
+        ),
+    ],
+)
+def test_a_file_whose_content_did_not_come_along(sharded, content, message):
+    (sharded / SECOND).write_text(content)
+    assert_refused(sharded, SECOND, message)
+
+
 def test_garbage_in_place_of_a_header(single):
     path = single / "model.safetensors"
     path.write_bytes(b"\xff" * 4096)

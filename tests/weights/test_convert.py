@@ -339,8 +339,14 @@ def test_a_source_that_changes_on_the_way(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"layout": "original", "experts": "fp8"}, "original layout has experts in mxfp4"),
-        ({"layout": "hf", "dense": "fp8"}, "hf layout has experts in mxfp4 or bf16"),
+        (
+            {"layout": "original", "experts": "fp8"},
+            "original layout has experts in mxfp4.*: give --experts mxfp4 --dense bf16",
+        ),
+        (
+            {"layout": "hf", "dense": "fp8"},
+            "hf layout has experts in mxfp4 or bf16.*: give --experts mxfp4 .or bf16. --dense bf16",
+        ),
         ({"layout": "gguf"}, "layout must be one of hf, original, rose, not 'gguf'"),
         ({"experts": "int4"}, "experts must be one of auto, bf16, mxfp4, fp8, fp8-block, not 'int4'"),
         ({"dense": "mxfp4"}, "MXFP4 is for experts"),

@@ -25,7 +25,8 @@ def write_config(config: GptOssConfig, stored: Stored) -> dict[str, Any]:
     if stored.layout == "original":
         if (formats.experts, formats.dense) != ("mxfp4", "bf16"):
             raise ConfigError(
-                f"the original layout has experts in mxfp4 and the rest in bf16, not {formats.experts}, {formats.dense}"
+                "the original layout has experts in mxfp4 and the rest in bf16, not "
+                f"{formats.experts}, {formats.dense}: give --experts mxfp4 --dense bf16"
             )
         return _original(config)
     result = _hugging_face(config)
@@ -34,7 +35,8 @@ def write_config(config: GptOssConfig, stored: Stored) -> dict[str, Any]:
         return result | {"quantization_config": method}
     if formats.experts not in ("mxfp4", "bf16") or formats.dense != "bf16":
         raise ConfigError(
-            f"the hf layout has experts in mxfp4 or bf16 and the rest in bf16, not {formats.experts}, {formats.dense}"
+            "the hf layout has experts in mxfp4 or bf16 and the rest in bf16, not "
+            f"{formats.experts}, {formats.dense}: give --experts mxfp4 (or bf16) --dense bf16"
         )
     if formats.experts == "mxfp4":
         result["quantization_config"] = {
