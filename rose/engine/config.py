@@ -108,6 +108,11 @@ class EngineConfig:
                 f"gpu_memory_utilization must be above 0 and at most 1, not {self.gpu_memory_utilization}"
             )
 
+    def check_length(self, max_position: int) -> None:
+        """Raise `ConfigError` if a request may be longer than the model's positions."""
+        if self.max_model_len is not None and self.max_model_len > max_position:
+            raise ConfigError(f"max_model_len {self.max_model_len} is longer than the model's {max_position} positions")
+
     def for_device(self, device_type: str) -> "EngineConfig":
         """The configuration with what depends on the kind of device, `cpu` or `cuda`, chosen where it was left open.
 

@@ -26,8 +26,7 @@ def plan_kv_cache(
     max_position: the model's own limit. available_bytes: memory for the cache, unless `config` sets its size.
     Raises `ConfigError` if the `max_model_len` asked for does not fit, saying by how much and what to change.
     """
-    if config.max_model_len is not None and config.max_model_len > max_position:
-        raise ConfigError(f"max_model_len {config.max_model_len} is longer than the model's {max_position} positions")
+    config.check_length(max_position)
     block_bytes = spec.block_bytes(dtype_bytes)
     budget_bytes = available_bytes if config.kv_cache_bytes is None else config.kv_cache_bytes
     num_blocks = budget_bytes // block_bytes if config.num_blocks is None else config.num_blocks

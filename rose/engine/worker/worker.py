@@ -23,6 +23,7 @@ from rose.engine.worker.grammar_tokenizer import TokenizerFile
 from rose.engine.worker.input_batch import InputBatch
 from rose.engine.worker.kv_tensors import KVTensors, available_kv_bytes
 from rose.engine.worker.model_runner import ModelRunner
+from rose.engine.worker.positions import check_length
 from rose.engine.worker.trial import measure_activations
 from rose.errors import ConfigError
 from rose.log import get_logger
@@ -169,6 +170,7 @@ def build_worker(config: EngineConfig, progress: Progress | None = None) -> Work
     start = time.monotonic()
     device = _resolve_device(config.device)
     load = _find_loader(config.load_format)
+    check_length(config)
     # A loader of one's own need not know formats.
     formats = {name: getattr(config, name) for name in ("experts", "dense") if getattr(config, name) != "auto"}
     dtype = _resolve_dtype(config.dtype, device)
