@@ -46,9 +46,9 @@ def test_every_prompt_is_new_and_computed_in_full(session, monkeypatch):
     seen = []
     execute = session.rig.worker.execute
 
-    def spy(output):
+    def spy(output, meanwhile):
         seen.extend((new.token_ids, output.scheduled[0].num_tokens) for new in output.new)
-        return execute(output)
+        return execute(output, meanwhile)
 
     monkeypatch.setattr(session.rig.worker, "execute", spy)
     point.run()
