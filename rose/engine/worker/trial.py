@@ -18,6 +18,10 @@ from rose.models.base import CausalLM
 
 logger = get_logger(__name__)
 
+# What a pool of memory takes for each byte that is in use at once: graphs' pool gives nothing back, and holds on to what
+# is left of blocks that were cut. Measured: 1.3 with 20b's dense layers in bfloat16, 1.7 in FP8.
+_POOL_FACTOR = 1.7
+
 
 def measure_activations(
     model: CausalLM, spec: KVCacheSpec, config: EngineConfig, graph_shapes: GraphShapes | None
@@ -32,7 +36,8 @@ def measure_activations(
     sampling = _peak_bytes(model.device, trial.sample)
     graphs = 0
     if graph_shapes is not None:
-        graphs = _peak_bytes(model.device, lambda: trial.forward(graph_shapes.max_num_tokens))
+        in_use = _peak_bytes(model.device, lambda: trial.forward(graph_shapes.max_num_tokens))
+        graphs = round(_POOL_FACTOR * in_use)
         graphs += graph_shapes.max_num_requests * model.vocab_size * torch.float32.itemsize
     logger.info(
         "memory of a step: forward pass %.3f GiB, then sampling %.3f GiB; of graphs %.3f GiB",
