@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 # The imports inside the functions keep `rose bench --help` quick.
 
 _LEAST_STEP_TOKENS = 4096  # what an engine takes at least, if it is left the choice
+_LENGTHS = (8192, 32768, 65536, 128000)
+_CONTEXTS = (8192, 32768)
 
 app = cyclopts.App(name="bench", help="Measure latency and cost; make reports.")
 
@@ -37,7 +39,7 @@ def prefill(
     model: str,
     /,
     *,
-    lengths: Counts = (8192, 32768, 65536, 128000),
+    lengths: Counts | None = None,
     batch: Counts = (1,),
     repeats: int = 5,
     warmup: int = 1,
@@ -51,7 +53,7 @@ def prefill(
     model
         A bundled model, a folder, or a name on the Hugging Face hub; with --load-format dummy a published name.
     lengths
-        Tokens of a prompt.
+        Tokens of a prompt; by default 8192, 32768, 65536 and 128000, as far as the model has positions.
     batch
         Prompts that arrive together; the time is until all have their first token.
     repeats
@@ -59,10 +61,15 @@ def prefill(
     warmup
         Runs before those.
     """
+    from rose.bench.lengths import choose_lengths
     from rose.bench.points import prefill_point
 
-    _require_positive(repeats=repeats, lengths=min(lengths), batch=min(batch))
+    _require_positive(repeats=repeats, lengths=min(lengths or _LENGTHS), batch=min(batch))
     _require_at_least(0, warmup=warmup)
+    max_position = _max_position(model, engine)
+    lengths = choose_lengths(
+        "--lengths", lengths, _LENGTHS, max_position=max_position, needed=lambda length: length + 1
+    )
     session = _start(model, engine, output, max_model_len=max(lengths) + 1, max_num_seqs=max(batch))
     _run(
         (prefill_point(session, length, size, repeats=repeats, warmup=warmup) for length in lengths for size in batch),
@@ -75,7 +82,7 @@ def decode(
     model: str,
     /,
     *,
-    context: Counts = (8192, 32768),
+    context: Counts | None = None,
     batches: Counts = (1, 2, 4, 8, 16, 32, 64, 128),
     steps: int = 32,
     repeats: int = 3,
@@ -92,7 +99,7 @@ def decode(
     model
         A bundled model, a folder, or a name on the Hugging Face hub; with --load-format dummy a published name.
     context
-        Tokens that each request has in the cache.
+        Tokens that each request has in the cache; by default 8192 and 32768, as far as the model has positions.
     batches
         Requests that decode together.
     steps
@@ -107,20 +114,29 @@ def decode(
         random puts random numbers into the cache; prefill computes prompts.
     """
     from rose.bench.decode import longest_request
+    from rose.bench.lengths import choose_lengths
     from rose.bench.points import decode_point, num_extra_steps
 
-    _require_positive(repeats=repeats, steps=steps, context=min(context), batches=min(batches))
+    _require_positive(repeats=repeats, steps=steps, context=min(context or _CONTEXTS), batches=min(batches))
     _require_at_least(0, warmup=warmup, temperature=temperature)
     flags, settings = engine or BenchEngineFlags(), output or BenchOutputFlags()
     _require_positive(profile_steps=settings.profile_steps)
     num_steps = steps * repeats + warmup + num_extra_steps(settings.profile_steps)
     step_tokens = flags.max_num_batched_tokens or _LEAST_STEP_TOKENS
+    max_position = _max_position(model, engine)
+    context = choose_lengths(
+        "--context",
+        context,
+        _CONTEXTS,
+        max_position=max_position,
+        needed=lambda length: longest_request(length, min(batches), num_steps, step_tokens),
+    )
     longest = longest_request(max(context), max(batches), num_steps, step_tokens)
     session = _start(
         model,
         engine,
         output,
-        max_model_len=longest,
+        max_model_len=longest if max_position is None else min(longest, max_position),
         max_num_seqs=max(batches),
     )
     _run(
@@ -343,6 +359,13 @@ def report(
     except OSError as error:
         raise ConfigError(f"cannot write the report: {error}") from error
     print(out / "report.md")
+
+
+def _max_position(model: str, engine: BenchEngineFlags | None) -> int | None:
+    from rose.engine.worker.positions import known_max_position
+
+    setup_logging("bench", level="WARNING")
+    return known_max_position(model, (engine or BenchEngineFlags()).load_format)
 
 
 def _start(model: str, engine: BenchEngineFlags | None, output: BenchOutputFlags | None, **options: int) -> "Session":
