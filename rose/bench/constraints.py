@@ -5,8 +5,8 @@ mask before each token, taking the token. Then the engine stepped with and witho
 the processor, all threads together, since a busy machine says nothing by the clock.
 """
 
+import argparse
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +16,7 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
+from rose.bench.as_module import run_as_module
 from rose.chat.answer_format import JsonFormat, ToolChoice
 from rose.chat.conversation import Conversation, FunctionTool, Message
 from rose.chat.registry import get_format
@@ -130,8 +131,13 @@ def _time_steps(core: EngineCore, batch: int, return_id: int, *, num_steps: int 
     print(f"| {batch} | {free_ms:.2f} | {bound_ms:.2f} | {bound_ms - free_ms:+.2f} |")
 
 
-def main(model: str, tokenizer_file: Path | None = None) -> None:
+def main() -> None:
     """Print both tables for a model; the first for another vocabulary, if there is one."""
+    parser = argparse.ArgumentParser(description="What constrained decoding costs.")
+    parser.add_argument("model")
+    parser.add_argument("tokenizer", type=Path, nargs="?", help="file of another vocabulary, for the grammars alone")
+    options = parser.parse_args()
+    model, tokenizer_file = options.model, options.tokenizer
     folder = resolve_tokenizer(model, "auto")
     tokenizer = load_tokenizer(folder)
     core = build_core(EngineConfig(model=model, max_model_len=256, max_num_seqs=64, num_blocks=2048, seed=0))
@@ -149,4 +155,4 @@ def main(model: str, tokenizer_file: Path | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(Path, sys.argv[2:3]))
+    run_as_module(main)

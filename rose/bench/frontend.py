@@ -26,10 +26,12 @@ from pathlib import Path
 
 import msgspec
 
+from rose.bench.as_module import run_as_module
 from rose.chat.tokenizer import Tokenizer, load_tokenizer
 from rose.engine.channel import OWNER, EngineEnd, FrontendEnd
 from rose.engine.messages import AddRequest, EngineOutputs, EngineReady, EngineStats, FinishReason, RequestOutput
 from rose.engine.messages import Shutdown as EngineShutdown
+from rose.errors import ConfigError
 from rose.server.api_process import ApiServerConfig
 from rose.server.http import HttpServer, bind, bind_several
 from rose.server.settings import ServerSettings
@@ -314,10 +316,16 @@ def main() -> None:
     if options.serve_bare:
         _serve_bare()
         return
-    counts = [int(count) for count in options.streams.split(",") for _ in range(options.repeats)]
+    apis = options.api.split(",")
+    if unknown := [api for api in apis if api not in _BODIES]:
+        raise ConfigError(f"--api must be of {', '.join(_BODIES)}, not {unknown[0]}")
+    try:
+        counts = [int(count) for count in options.streams.split(",") for _ in range(options.repeats)]
+    except ValueError as error:
+        raise ConfigError(f"--streams must be numbers such as 1,64: {error}") from error
     print("| frontend | streams | events | us of processor time an event, least and median | events/s |")
     print("|---|---:|---:|---:|---:|")
-    for api in options.api.split(","):
+    for api in apis:
         run = measure_bare(counts, options.tokens, options.step_ms / 1e3) if api == "bare" else None
         points = list(run or measure(api, counts, options.tokens, options.step_ms / 1e3))
         for count in dict.fromkeys(counts):
@@ -329,4 +337,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_as_module(main)

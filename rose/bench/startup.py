@@ -16,6 +16,8 @@ from collections.abc import Callable  # noqa: E402
 from typing import Any  # noqa: E402
 from unittest.mock import patch  # noqa: E402
 
+from rose.bench.as_module import run_as_module  # noqa: E402
+
 
 def main() -> None:
     """Print a line for each part."""
@@ -107,4 +109,4 @@ def _start(**settings: Any) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main()
+    run_as_module(main)

@@ -4,6 +4,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 
 def seconds(*flags: str) -> dict[str, float]:
     command = [sys.executable, "-m", "rose.bench.startup", "rose-demo", "--device", "cpu", *flags]
@@ -20,6 +22,25 @@ def test_the_parts_are_all() -> None:
     assert passed / 2 < parts.pop("in all") < passed, "but for the interpreter's own start and end"
     assert all(value >= 0 for value in parts.values())
     assert parts["import torch"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("startup nope", "no checkpoint at nope"),
+        ("startup rose-demo --experts foo", "experts must be one of"),
+        ("constraints nope", "no checkpoint at nope"),
+        ("frontend --api nope", "--api must be of chat, responses"),
+        ("frontend --streams many", "--streams must be numbers"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments: str, message: str) -> None:
+    name, *flags = arguments.split()
+    command = [sys.executable, "-m", f"rose.bench.{name}", *flags]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"rose: error: {message}")
+    assert (done.returncode, done.stdout) == (2, "")
 
 
 def test_a_servers_start() -> None:
