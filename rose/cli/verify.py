@@ -1,10 +1,10 @@
 """`rose verify`: a model's logits and greedy answers in each number format, against a slow float32 oracle."""
 
+import itertools
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,7 +12,9 @@ import cyclopts
 from rich.console import Console
 from rich.table import Table
 
+from rose.cli.load_progress import load_progress
 from rose.cli.places import choose_device
+from rose.cli.step_log import StepLog
 from rose.cli.verify_prompts import Prompts
 from rose.errors import ConfigError
 from rose.log import setup_logging
@@ -90,7 +92,7 @@ def verify(
     from rose.weights.oracle import reference_oracle, transformers_oracle
     from rose.weights.resolve import resolve_checkpoint
 
-    setup_logging("verify", level="WARNING")
+    setup_logging("verify")
     chosen = choose_device(device)
     if max_tokens < 0 or (num_prompts is not None and num_prompts < 1):
         raise ConfigError("--max-tokens is at least 0 and --num-prompts at least 1")
@@ -100,20 +102,48 @@ def verify(
     prompt_ids = (maker.built_in() if prompts is None else maker.of_file(prompts))[:num_prompts]
     if not prompt_ids:
         raise ConfigError(f"{prompts} has no prompts")
-    oracle = reference_oracle(checkpoint) if against == "reference" else transformers_oracle(checkpoint)
+    steps = StepLog()
+
+    def at_layer(layer: int, num_layers: int) -> None:
+        steps.at("layer", layer, num_layers)
+
+    oracle = reference_oracle(checkpoint, at_layer) if against == "reference" else transformers_oracle(checkpoint)
 
     def load(experts: "FormatChoice", dense: "FormatChoice") -> "CausalLM":
-        return load_from(checkpoint, device=chosen, dtype=getattr(torch, dtype), experts=experts, dense=dense)
+        activations = getattr(torch, dtype)
+        with load_progress(model) as progress:
+            return load_from(
+                checkpoint, device=chosen, dtype=activations, experts=experts, dense=dense, progress=progress
+            )
+
+    passes = itertools.count(1)
+
+    def told_oracle(texts: "list[list[int]]") -> "list[Tensor]":
+        steps.begin(f"oracle, pass {next(passes)}: {len(texts)} texts of {sum(map(len, texts))} tokens")
+        return oracle(texts)
+
+    def told_logits(loaded: "CausalLM", texts: "Sequence[Text]") -> "Callable[[Text], Tensor]":
+        numbers = itertools.count(1)
+
+        def logits(text: "Text") -> "Tensor":
+            steps.at("text", next(numbers), len(texts))
+            return model_logits(loaded, text.token_ids)
+
+        return logits
 
     # MXFP4 holds the values of bf16 experts in less memory.
     base = load("mxfp4" if stored.experts == "mxfp4" else "bf16", "bf16")
-    texts, expected = greedy_answers(oracle, base, prompt_ids, max_tokens, {*maker.stop_ids, *base.eos_token_ids})
-    unrounded = [model_logits(base, text.token_ids) for text in texts]
+    steps.begin(f"drafting answers to {len(prompt_ids)} prompts")
+    texts, expected = greedy_answers(told_oracle, base, prompt_ids, max_tokens, {*maker.stop_ids, *base.eos_token_ids})
+    steps.begin("the model whose weights are not rounded")
+    unrounded = list(map(told_logits(base, texts), texts))
     del base
     rows: list[_Row] = []
-    for expert_format, dense_format in _chosen_formats(experts, dense):
+    pairs = _chosen_formats(experts, dense)
+    for number, (expert_format, dense_format) in enumerate(pairs, start=1):
+        steps.begin(f"format {number} of {len(pairs)}: experts {expert_format}, dense {dense_format}")
         loaded = load(expert_format, dense_format)
-        comparison = compare(partial(_logits, loaded), (expected, unrounded), texts)
+        comparison = compare(told_logits(loaded, texts), (expected, unrounded), texts)
         rows.append(_Row(expert_format, dense_format, comparison))
         del loaded
     if as_json:
@@ -148,12 +178,6 @@ class _Row:
                 for kind, agreements in kinds.items()
             },
         }
-
-
-def _logits(model: "CausalLM", text: "Text") -> "Tensor":
-    from rose.weights.agreement import model_logits
-
-    return model_logits(model, text.token_ids)
 
 
 def _chosen_formats(

@@ -1,6 +1,7 @@
 """The slow float32 definitions that a model is compared with."""
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,11 +16,29 @@ from rose.weights.checkpoint import Checkpoint
 from rose.weights.float_weights import FloatWeights
 
 
-def reference_oracle(checkpoint: Checkpoint) -> Oracle:
-    """rose's own definition of the model in plain torch, which shares no layer with the engine."""
+def reference_oracle(checkpoint: Checkpoint, progress: Callable[[int, int], None] | None = None) -> Oracle:
+    """rose's own definition of the model in plain torch, which shares no layer with the engine.
+
+    progress: called with (layer, number of layers) as each layer begins, from 1 on.
+    """
     config = read_config(checkpoint.config, str(checkpoint.config_path))
-    weights = FloatWeights(checkpoint)
+    weights = _WatchedWeights(checkpoint, lambda layer: progress and progress(layer + 1, config.num_layers))
     return lambda texts: reference_logits(config, weights, texts)
+
+
+class _WatchedWeights(FloatWeights):
+    """Tells when a layer's first parameter is read, which is when the layer begins."""
+
+    def __init__(self, checkpoint: Checkpoint, on_layer: Callable[[int], object]) -> None:
+        super().__init__(checkpoint)
+        self._on_layer = on_layer
+
+    def get(self, name: str) -> Tensor:
+        """See `FloatWeights.get`."""
+        match name.split("."):
+            case ["blocks", layer, "attn_norm", _]:
+                self._on_layer(int(layer))
+        return super().get(name)
 
 
 def transformers_oracle(checkpoint: Checkpoint) -> Oracle:

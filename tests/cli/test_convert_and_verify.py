@@ -1,6 +1,7 @@
 """The commands about weights, from their command lines."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import tokenizers
@@ -8,8 +9,10 @@ import torch
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from rose.cli.main import app, main
+from rose.cli.step_log import StepLog
 from rose.cli.verify_prompts import Prompts
 from rose.errors import CheckpointError, ConfigError
+from rose.log import setup_logging
 from rose.models.gpt_oss.published import published_config
 from rose.weights.checkpoint import Checkpoint
 from tests.chat.tokenizers_for_tests import chatml_tokenizer, tiny_tokenizer
@@ -146,6 +149,32 @@ def test_verify_in_tables(folder, capsys):
     assert "answers: 0 positions" in out
     assert "prompts: 23 positions" in out
     assert "0 of 0" in out
+
+
+def test_verify_says_what_it_is_at(folder, capsys, monkeypatch):
+    monkeypatch.setattr("rose.cli.step_log._LOG_EVERY_S", 0)
+    rose("verify", folder, "--dense", "fp8", "--max-tokens", 2, "--num-prompts", 3)
+    lines = [line.partition("rose.cli.step_log: ")[2] for line in capsys.readouterr().err.splitlines()]
+    lines = [line for line in lines if line]
+    assert lines[0] == "drafting answers to 3 prompts"
+    first = lines.index("oracle, pass 1: 3 texts of 78 tokens")
+    assert lines[first + 1 : first + 4] == [f"{lines[first]}: layer {n} of {SHAPE.num_layers}" for n in (1, 2, 3)]
+    for number, experts in ((1, "bf16"), (2, "fp8")):
+        step = f"format {number} of 2: experts {experts}, dense fp8"
+        begin = lines.index(step)
+        assert lines[begin : begin + 4] == [step, *(f"{step}: text {n} of 3" for n in (1, 2, 3))]
+
+
+def test_steps_are_told_now_and_then(capsys, monkeypatch):
+    setup_logging("verify")
+    clock = iter([0.0, 1.0, 4.9, 5.1, 5.1, 9.0, 10.2, 10.2])
+    monkeypatch.setattr("rose.cli.step_log.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    steps = StepLog()
+    steps.begin("reading")
+    for number in range(1, 6):
+        steps.at("page", number, 5)
+    told = [line.partition("step_log: ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert told == ["reading", "reading: page 3 of 5", "reading: page 5 of 5"]
 
 
 def test_verify_compares_the_formats_that_are_chosen(folder, capsys):
