@@ -8,6 +8,7 @@ from typing import Any, Union, get_args, get_origin
 import cyclopts
 
 from rose import __version__
+from rose.cli.option_names import with_option_names
 from rose.cli.streams import as_one_line, discard_output, prepare_streams
 from rose.errors import RoseError
 
@@ -65,7 +66,8 @@ def main() -> None:
         print(f"rose: error: {_usage_error(error)}", file=sys.stderr)
         sys.exit(2)
     except RoseError as error:
-        print(f"rose: error: {as_one_line(str(error))}", file=sys.stderr)
+        message = with_option_names(str(error), app, sys.argv[1:])
+        print(f"rose: error: {as_one_line(message)}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:
         discard_output()

@@ -48,6 +48,26 @@ def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *a
         ("convert rose-demo ~no_such_user/copy", "~no_such_user/copy: Could not determine home directory"),
         ("synth gpt-oss-20b ~no_such_user/copy", "~no_such_user/copy: Could not determine home directory"),
         ("synth gpt-oss-20b copy --layers 99999999999", "there must be from 1 to 4096 layers, not 99999999999"),
+        ("serve rose-demo --max-model-len 1", "--max-model-len must be at least 2, not 1"),
+        (
+            "serve rose-demo --gpu-memory-utilization 2",
+            "--gpu-memory-utilization must be above 0 and at most 1, not 2.0",
+        ),
+        ("serve rose-demo --device gpu", "--device must be auto, cpu, cuda or cuda:<n>, not 'gpu'"),
+        (
+            "serve rose-demo --max-num-batched-tokens 5",
+            "--max-num-batched-tokens (5) must be at least --max-num-seqs (128)",
+        ),
+        ("bench prefill rose-demo --lengths 9 --experts x", "--experts must be one of auto, bf16,"),
+        ("generate rose-demo --prompt a --max-num-seqs 0", "--max-num-seqs must be at least 1, not 0"),
+        (
+            "serve gpt-oss-20b",
+            "no checkpoint at gpt-oss-20b: the Hub's is openai/gpt-oss-20b; --load-format dummy makes",
+        ),
+        (
+            "inspect gpt-oss-20b",
+            "no checkpoint at gpt-oss-20b: the Hub's is openai/gpt-oss-20b; load_format dummy makes",
+        ),
         ("sing", 'Unknown command "sing". Available commands: serve, chat,'),
     ],
 )
