@@ -11,11 +11,14 @@ Source: Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2209.05433; 
 DeepSeek-V3, arXiv 2412.19437, section 3.3.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from rose.numerics.chunks import row_chunks
 
 E4M3 = torch.float8_e4m3fn
 E4M3_MAX = 448.0
@@ -58,7 +61,11 @@ class Fp8RowTensor:
 
     def dequantize(self, dtype: torch.dtype) -> Tensor:
         """The weight itself, of `dtype`; exact in float32 and bfloat16."""
-        return (self.values.float() * self.scales.unsqueeze(-1)).to(dtype)
+        weight = torch.empty(self.shape, dtype=dtype, device=self.values.device)
+        values, scales, out = _as_rows(self.values), self.scales.reshape(-1, 1), _as_rows(weight)
+        for chunk in row_chunks(*values.shape, device=values.device):
+            out[chunk] = values[chunk].float().mul_(scales[chunk])
+        return weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +98,12 @@ class Fp8BlockTensor:
 
     def dequantize(self, dtype: torch.dtype) -> Tensor:
         """The weight itself, of `dtype`; exact in float32 and bfloat16."""
-        return (self.values.float() * expand_blocks(self.scales, *self.values.shape[-2:])).to(dtype)
+        weight = torch.empty(self.shape, dtype=dtype, device=self.values.device)
+        for values, scales, out in zip(*map(_as_matrices, (self.values, self.scales, weight)), strict=True):
+            for chunk in row_chunks(*values.shape, device=values.device, multiple=BLOCK):
+                wide = values[chunk].float()
+                out[chunk] = wide.mul_(expand_blocks(scales[_blocks_of(chunk)], *wide.shape))
+        return weight
 
 
 def scale_exponents(largest: Tensor) -> Tensor:
@@ -115,17 +127,34 @@ def encode_rows(weight: Tensor) -> Fp8RowTensor:
 
     Rounds to nearest, ties to even. The weight is finite, which is not looked at: that would wait for its device.
     """
-    wide = weight.detach().float()
-    exponents = scale_exponents(wide.abs().amax(-1))
-    return Fp8RowTensor((wide * powers_of_two(-exponents).unsqueeze(-1)).to(E4M3), powers_of_two(exponents))
+    encoded = Fp8RowTensor(
+        torch.empty(weight.shape, dtype=E4M3, device=weight.device),
+        torch.empty(weight.shape[:-1], dtype=torch.float32, device=weight.device),
+    )
+    rows, values, scales = _as_rows(weight.detach()), _as_rows(encoded.values), encoded.scales.view(-1, 1)
+    for chunk in row_chunks(*rows.shape, device=rows.device):
+        wide = rows[chunk].float()
+        exponents = scale_exponents(wide.abs().amax(-1, keepdim=True))
+        values[chunk] = wide * powers_of_two(-exponents)
+        scales[chunk] = powers_of_two(exponents)
+    return encoded
 
 
 def encode_blocks(weight: Tensor) -> Fp8BlockTensor:
     """The nearest `Fp8BlockTensor` to a weight [..., out_features, in_features]; otherwise as `encode_rows`."""
-    wide = weight.detach().float()
-    exponents = scale_exponents(block_max(wide.abs(), BLOCK, BLOCK))
-    expanded = expand_blocks(exponents, *wide.shape[-2:])
-    return Fp8BlockTensor((wide * powers_of_two(-expanded)).to(E4M3), powers_of_two(exponents))
+    *outer, m, n = weight.shape
+    encoded = Fp8BlockTensor(
+        torch.empty(weight.shape, dtype=E4M3, device=weight.device),
+        torch.empty((*outer, -(-m // BLOCK), -(-n // BLOCK)), dtype=torch.float32, device=weight.device),
+    )
+    parts = map(_as_matrices, (weight.detach(), encoded.values, encoded.scales))
+    for matrix, values, scales in zip(*parts, strict=True):
+        for chunk in row_chunks(m, n, device=matrix.device, multiple=BLOCK):
+            wide = matrix[chunk].float()
+            exponents = scale_exponents(block_max(wide.abs(), BLOCK, BLOCK))
+            values[chunk] = wide * powers_of_two(-expand_blocks(exponents, *wide.shape))
+            scales[_blocks_of(chunk)] = powers_of_two(exponents)
+    return encoded
 
 
 def round_tokens(x: Tensor) -> Tensor:
@@ -180,6 +209,21 @@ def block_max(magnitudes: Tensor, rows: int, columns: int) -> Tensor:
 def expand_blocks(per_block: Tensor, m: int, n: int, *, rows: int = BLOCK, columns: int = BLOCK) -> Tensor:
     """The reverse of `block_max`: [..., ceil(m / rows), ceil(n / columns)] -> [..., m, n]."""
     return per_block.repeat_interleave(rows, -2)[..., :m, :].repeat_interleave(columns, -1)[..., :n]
+
+
+def _as_rows(x: Tensor) -> Tensor:
+    """[..., n] -> [num_rows, n], a view where x is contiguous."""
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def _as_matrices(x: Tensor) -> Tensor:
+    """[..., m, n] -> [num_matrices, m, n], a view where x is contiguous."""
+    return x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
+
+
+def _blocks_of(rows: slice) -> slice:
+    """The blocks that these rows are, the first of which starts one."""
+    return slice(rows.start // BLOCK, -(-rows.stop // BLOCK))
 
 
 def _is_nan(values: Tensor) -> Tensor:

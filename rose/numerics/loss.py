@@ -1,11 +1,14 @@
 """What a change of format costs: how many scale blocks kept every value, and the worst and usual error."""
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from rose.numerics.chunks import row_chunks
+from rose.numerics.fp8 import block_max
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +57,23 @@ def measure_loss(values: Tensor, restored: Tensor, block_shape: tuple[int, int])
 
     block_shape: rows and columns that share a scale; 0 stands for all of them.
     """
-    error = (restored - values).abs()
     m, n = values.shape[-2:]
     rows, columns = block_shape[0] or m, block_shape[1] or n
-    padded = F.pad(error, (0, -n % columns, 0, -m % rows))
-    worst = padded.unflatten(-1, (-1, columns)).unflatten(-3, (-1, rows)).amax((-3, -1))
+    height = math.prod(values.shape[:-1]) if rows == 1 else m  # rows by themselves may be of any matrix
+    loss = Loss()
+    for before, after in zip(values.reshape(-1, height, n), restored.reshape(-1, height, n), strict=True):
+        for chunk in row_chunks(height, n, device=values.device, multiple=rows):
+            loss += _measure_chunk(before[chunk], after[chunk], rows, columns)
+    return loss
+
+
+def _measure_chunk(values: Tensor, restored: Tensor, rows: int, columns: int) -> Loss:
+    m, n = values.shape
+    if torch.equal(values, restored):  # the usual case
+        return Loss(exact_blocks=-(-m // rows) * -(-n // columns), squared_values=_sum_of_squares(values))
+    error = (restored - values).abs()
+    worst = block_max(error, rows, columns)
     inexact = int((worst > 0).sum())
-    if inexact == 0:  # the usual case
-        return Loss(exact_blocks=worst.numel(), squared_values=_sum_of_squares(values))
     relative = torch.where(values == 0, 0.0, error / values.abs())
     return Loss(
         exact_blocks=worst.numel() - inexact,

@@ -16,6 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rose.numerics.chunks import row_chunks
+from rose.numerics.fp8 import powers_of_two
+
 BLOCK_ELEMENTS = 32
 BLOCK_BYTES = BLOCK_ELEMENTS // 2
 SCALE_BIAS = 127
@@ -23,9 +26,12 @@ SCALE_NAN = 255
 
 _MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _MAX_EXPONENT = 2  # of the largest magnitude, 6 = 1.5 * 2**2
-# Where rounding passes from code i to code i + 1: the middle of two neighbouring magnitudes. A value exactly in the
-# middle goes to the neighbour with an even mantissa bit, which is the upper one for every second boundary.
-_BOUNDARIES = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
+# In units of the lower of the two scales that a block can have: up to here that one is at least as good.
+_COMPARED_ABOVE = 7.0
+_SIGN = 0x8  # of a code
+_FLOAT32_BIAS = 127
+_FLOAT32_MANTISSA_BITS = 23
+_FLOAT32_EXPONENT_BITS = 0xFF << _FLOAT32_MANTISSA_BITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +83,12 @@ def decode(blocks: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     if blocks.shape != (*scales.shape, BLOCK_BYTES):
         raise ValueError(f"MXFP4 blocks {tuple(blocks.shape)} do not belong to scales {tuple(scales.shape)}")
     element_table, scale_table = _tables(blocks.device)
-    elements = F.embedding(blocks.int(), element_table)  # [..., num_blocks, 16, 2] f32
-    values = elements.flatten(-2).mul_(F.embedding(scales.int(), scale_table))  # [..., num_blocks, 32] f32
-    return values.flatten(-2).to(dtype)
+    flat_blocks, flat_scales = blocks.reshape(-1, BLOCK_BYTES), scales.reshape(-1, 1)
+    values = torch.empty(len(flat_scales), BLOCK_ELEMENTS, dtype=dtype, device=blocks.device)
+    for chunk in row_chunks(*values.shape, device=values.device):
+        elements = F.embedding(flat_blocks[chunk].int(), element_table)  # [num_blocks, 16, 2] f32
+        values[chunk] = elements.flatten(1).mul_(F.embedding(flat_scales[chunk].int(), scale_table).flatten(1))
+    return values.view(*scales.shape[:-1], scales.shape[-1] * BLOCK_ELEMENTS)
 
 
 def encode(values: Tensor) -> Mxfp4Tensor:
@@ -92,37 +101,73 @@ def encode(values: Tensor) -> Mxfp4Tensor:
     """
     if values.dim() == 0 or values.shape[-1] % BLOCK_ELEMENTS:
         raise ValueError(f"MXFP4 needs a last dimension in multiples of {BLOCK_ELEMENTS}, got {tuple(values.shape)}")
-    grouped = values.detach().float().unflatten(-1, (-1, BLOCK_ELEMENTS))  # [..., num_blocks, 32]
-    largest = grouped.abs().amax(-1, keepdim=True)  # [..., num_blocks, 1]
-    # frexp gives a mantissa in [0.5, 1), hence the extra one.
-    exponent = torch.where(largest > 0, torch.frexp(largest).exponent - 1 - _MAX_EXPONENT, 0)
-    lower = exponent.clamp(-SCALE_BIAS, SCALE_NAN - 1 - SCALE_BIAS)
-    upper = (lower + 1).clamp(max=SCALE_NAN - 1 - SCALE_BIAS)
-    lower_codes, lower_error = _round_with_scale(grouped, lower)
-    upper_codes, upper_error = _round_with_scale(grouped, upper)
-    use_upper = upper_error < lower_error  # [..., num_blocks, 1]
-    codes = torch.where(use_upper, upper_codes, lower_codes)
-    scales = (torch.where(use_upper, upper, lower) + SCALE_BIAS).squeeze(-1).to(torch.uint8)
-    blocks = codes[..., 0::2] | (codes[..., 1::2] << 4)  # low nibble first
-    return Mxfp4Tensor(blocks, scales)
+    *outer, n = values.shape
+    rows = values.detach().reshape(math.prod(outer), n)
+    num_blocks = n // BLOCK_ELEMENTS
+    blocks = torch.empty(len(rows), num_blocks, BLOCK_BYTES, dtype=torch.uint8, device=values.device)
+    scales = torch.empty(len(rows), num_blocks, dtype=torch.uint8, device=values.device)
+    for chunk in row_chunks(len(rows), n, device=values.device):
+        grouped = rows[chunk].float().reshape(-1, BLOCK_ELEMENTS)
+        exponents, codes = _encode_blocks(grouped)
+        codes |= ((grouped.view(torch.int32) >> 28) & _SIGN).to(torch.uint8)
+        torch.bitwise_or(codes[:, 0::2], codes[:, 1::2] << 4, out=blocks[chunk].view(-1, BLOCK_BYTES))  # low first
+        scales[chunk].view(-1, 1).copy_(exponents + SCALE_BIAS)
+    return Mxfp4Tensor(blocks.view(*outer, num_blocks, BLOCK_BYTES), scales.view(*outer, num_blocks))
 
 
-def _round_with_scale(grouped: Tensor, exponent: Tensor) -> tuple[Tensor, Tensor]:
-    """FP4 codes of `grouped` / 2**exponent, [..., 32] uint8, and each block's squared error, [..., 1] float64.
+def _encode_blocks(grouped: Tensor) -> tuple[Tensor, Tensor]:
+    """Exponents of the scales, [num_blocks, 1] int32, and codes without signs, [num_blocks, 32] uint8.
+
+    grouped: [num_blocks, 32] float32.
+
+    In units of the lower scale, the upper one has the magnitudes 0, 1, 2, 3, 4, 6, 8 and 12. All but the last two the
+    lower one has as well, so only a magnitude above 7, halfway from 6 to 8, can be nearer to the upper one, and blocks
+    without one are not compared. Those that came from MXFP4 have none: their largest, 1 or 3 times a power of two, is
+    4 or 6.
+    """
+    magnitudes = grouped.abs()
+    largest = magnitudes.amax(-1, keepdim=True)
+    # Subnormals seem to have -127, more than they have; the smallest scale is theirs in any case.
+    leading = (largest.view(torch.int32) >> _FLOAT32_MANTISSA_BITS) - _FLOAT32_BIAS
+    exponents = torch.where(largest > 0, (leading - _MAX_EXPONENT).clamp(min=-SCALE_BIAS), 0)
+    codes = _nearest_codes(magnitudes, exponents)
+    some: Tensor | slice = slice(None)  # on a GPU all are compared: to ask which need it would be to wait for it
+    if grouped.device.type == "cpu":
+        some = (largest * powers_of_two(-exponents) > _COMPARED_ABOVE).flatten().nonzero().flatten()
+    magnitudes, lower, lower_codes = magnitudes[some], exponents[some], codes[some]
+    upper_codes = _nearest_codes(magnitudes, lower + 1)
+    use_upper = _error(magnitudes, lower + 1, upper_codes) < _error(magnitudes, lower, lower_codes)
+    codes[some] = torch.where(use_upper, upper_codes, lower_codes)
+    exponents[some] = lower + use_upper
+    return exponents, codes
+
+
+def _nearest_codes(magnitudes: Tensor, exponents: Tensor) -> Tensor:
+    """FP4 codes, [num_blocks, 32] uint8, of `magnitudes` / 2**exponents, which is below 8.
+
+    All in float32: a power of two moves a number without rounding it, unless what it becomes is subnormal, far below
+    0.25, where codes begin. Magnitudes below 2 are multiples of 0.5, from there on of 1, and from 4 on of 2: the
+    spacing of float32 numbers from 2**22, 2**23 and 2**24 on. So adding that power rounds, ties to even, and leaves
+    the multiple in the lowest bits.
+    """
+    scaled = magnitudes * powers_of_two(-exponents)
+    power = scaled.view(torch.int32) & _FLOAT32_EXPONENT_BITS
+    power.clamp_(min=_FLOAT32_BIAS << _FLOAT32_MANTISSA_BITS).add_(22 << _FLOAT32_MANTISSA_BITS)
+    sums = power.view(torch.float32).add_(scaled).view(torch.int32)
+    # The multiple, 0 to 4, and two codes more for each power of two beyond 2**22.
+    codes = (sums >> (_FLOAT32_MANTISSA_BITS - 1)).add_(sums & 7).sub_(2 * (_FLOAT32_BIAS + 22))
+    return codes.clamp_(0, len(_MAGNITUDES) - 1).to(torch.uint8)
+
+
+def _error(magnitudes: Tensor, exponents: Tensor, codes: Tensor) -> Tensor:
+    """Each block's squared error, [num_blocks, 1] float64.
 
     In float64, where neither the division by the smallest scale nor the square can overflow.
     """
-    scale = torch.exp2(exponent.double())
-    scaled = grouped.double() / scale
-    magnitude = scaled.abs()
-    codes = torch.zeros_like(magnitude, dtype=torch.uint8)
-    for index, boundary in enumerate(_BOUNDARIES):
-        upper_is_even = index % 2 == 1
-        codes += (magnitude >= boundary) if upper_is_even else (magnitude > boundary)
-    elements, _ = _tables(grouped.device)
+    scale = torch.exp2(exponents.double())
+    elements, _ = _tables(magnitudes.device)
     rounded = elements[: len(_MAGNITUDES), 0].double()[codes.long()]  # the low nibbles of the first bytes
-    error = ((rounded - magnitude) * scale).square().sum(-1, keepdim=True)
-    return codes | (torch.signbit(grouped).to(torch.uint8) << 3), error
+    return ((rounded - magnitudes.double() / scale) * scale).square().sum(-1, keepdim=True)
 
 
 def check_scales(scales: Tensor) -> None:

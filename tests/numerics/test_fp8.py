@@ -90,6 +90,26 @@ def test_blocks_at_the_edges_are_smaller(shape):
             assert torch.equal(alone.dequantize(torch.float32), restored.flatten(-2))
 
 
+@pytest.mark.parametrize("shape", [(2, 300, 320), (3, 5, 40_000), (700, 96), (2, 0, 64)])
+def test_no_piece_of_a_large_weight_is_special(shape):
+    """More elements than are worked on at a time, in rows and blocks that do not divide them."""
+    weight = torch.randn(shape, generator=torch.Generator().manual_seed(6)).bfloat16()
+    rows, blocks = fp8.encode_rows(weight), fp8.encode_blocks(weight)
+    turned = fp8.encode_rows(weight.mT.contiguous().mT)  # the same in another order of memory
+    assert torch.equal(turned.values.view(torch.uint8), rows.values.view(torch.uint8))
+    exponents = fp8.scale_exponents(weight.float().abs().amax(-1))
+    assert torch.equal(rows.scales, torch.exp2(exponents.float()))
+    assert torch.equal(blocks.scales, torch.exp2(fp8.scale_exponents(fp8.block_max(weight.abs(), 128, 128)).float()))
+    for encoded, scales in (
+        (rows, rows.scales.unsqueeze(-1)),
+        (blocks, fp8.expand_blocks(blocks.scales, *shape[-2:])),
+    ):
+        values = encoded.values.float()
+        assert torch.equal(values, (weight.float() / scales).to(fp8.E4M3).float())
+        for dtype in (torch.float32, torch.bfloat16):
+            assert torch.equal(encoded.dequantize(dtype), (values * scales).to(dtype))
+
+
 def test_parts_of_a_weight_are_views():
     weight = torch.randn(2, 256, 64)
     for encode in (fp8.encode_rows, fp8.encode_blocks):

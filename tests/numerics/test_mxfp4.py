@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rose.numerics import mxfp4
+from rose.numerics import fp8, mxfp4
+from tests.numerics import slow_mxfp4
 
 MAGNITUDES = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
 
@@ -124,6 +125,69 @@ def test_zeros_and_tiny_values():
     assert zeros.dequantize(torch.float32).eq(0).all()
     tiny = one_block([2.0**-149])  # below the smallest scale's half step
     assert mxfp4.encode(tiny).dequantize(torch.float32).eq(0).all()
+
+
+def assert_encoded_as_before(values: torch.Tensor) -> None:
+    encoded = mxfp4.encode(values)
+    blocks, scales = slow_mxfp4.encode(values)
+    assert torch.equal(encoded.scales, scales)
+    assert torch.equal(encoded.blocks, blocks)
+
+
+KINDS = {
+    "normal": lambda x, integer: x,
+    "scaled": lambda x, integer: x * torch.exp2(integer(-149, 125, 1).double()),
+    "spread": lambda x, integer: x * torch.exp2(integer(-149, 125, 64).double()),
+    "any bits": lambda x, integer: integer(-(2**31), 2**31, 64).int().view(torch.float32),
+    "subnormal": lambda x, integer: integer(-64, 65, 64) * 2.0**-149,
+    "huge": lambda x, integer: x.clamp(-1, 1) * torch.finfo(torch.float32).max,
+    "ties": lambda x, integer: integer(-32, 33, 64) / 4 * torch.exp2(integer(-140, 120, 1).double()),
+    "near ties": lambda x, integer: integer(-32, 33, 64) / 4 * (1 + integer(-1, 2, 64) * 2.0**-22),
+    "mostly zero": lambda x, integer: x * (integer(0, 20, 64) == 0),
+    # One above 7, where the next scale up may be better, beside small ones that it may lose.
+    "saturating": lambda x, integer: torch.where(
+        torch.arange(64) % 32 == 0, 8 - torch.exp2(-integer(0, 24, 64).double()), integer(-8, 9, 64) / 8
+    ),
+    "bfloat16": lambda x, integer: x.bfloat16(),
+}
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_bits_as_the_plain_definition(kind, seed):
+    generator = torch.Generator().manual_seed(seed)
+
+    def integer(low: int, high: int, columns: int) -> torch.Tensor:
+        return torch.randint(low, high, (600, columns), generator=generator)
+
+    values = KINDS[kind](torch.randn(600, 64, generator=generator), integer)
+    assert values.shape == (600, 64)
+    values = values if values.dtype == torch.bfloat16 else values.float()
+    values = torch.where(values.isfinite(), values, 0)
+    assert_encoded_as_before(values)
+    assert_encoded_as_before(values.view(30, 20, 64).transpose(0, 1))  # not contiguous
+    assert_encoded_as_before(values[0])
+
+
+def test_what_was_mxfp4_is_never_compared(monkeypatch):
+    compared = []
+    error = mxfp4._error
+    monkeypatch.setattr(mxfp4, "_error", lambda *args: (compared.append(len(args[0])), error(*args))[1])
+    blocks = torch.randint(0, 256, (40, 3, 16), dtype=torch.uint8)
+    scales = torch.randint(100, 108, (40, 3), dtype=torch.uint8)
+    values = fp8.encode_rows(mxfp4.decode(blocks, scales, torch.float32)).dequantize(torch.float32)
+    assert torch.equal(mxfp4.encode(values).dequantize(torch.float32), values)
+    assert sum(compared) == 0
+    mxfp4.encode(torch.full((32,), 7.5))
+    assert sum(compared) > 0
+
+
+@pytest.mark.parametrize("shape", [(0, 64), (3, 0), (2, 0, 32), (64,)])
+def test_shapes_at_the_edge(shape):
+    encoded = mxfp4.encode(torch.ones(shape))
+    assert encoded.shape == shape
+    assert torch.equal(encoded.dequantize(torch.bfloat16), torch.ones(shape, dtype=torch.bfloat16))
 
 
 def test_bfloat16_weights_are_accepted():
