@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -14,9 +15,10 @@ from rose.log import get_logger
 logger = get_logger(__name__)
 
 _LOG_EVERY_S = 5.0
+_RATE_OVER_S = 30.0  # as the bar has it
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes of weights loaded, and those in all."""
+"""Called with the bytes of weights that are done, and those in all."""
 
 
 @contextmanager
@@ -40,20 +42,27 @@ def load_progress(name: str, verb: str = "loading") -> Iterator[Progress]:
 
 
 def _log_now_and_then(name: str, verb: str) -> Progress:
-    start = last = time.monotonic()
+    last = time.monotonic()
+    # Times and bytes. Not since the beginning: what was done before a conversion goes on took no time, and tensors
+    # that are only copied come before those that are computed.
+    seen: deque[tuple[float, int]] = deque()
 
     def log(done_bytes: int, total_bytes: int) -> None:
         nonlocal last
-        if total_bytes and time.monotonic() - last >= _LOG_EVERY_S:
-            last = time.monotonic()
-            left_s = (last - start) * (total_bytes - done_bytes) / done_bytes if done_bytes else 0.0
-            logger.info(
-                "%s %s: %.0f%% of %.1f GB, %.0f s to go",
-                verb,
-                name,
-                100 * done_bytes / total_bytes,
-                total_bytes / 1e9,
-                left_s,
-            )
+        now = time.monotonic()
+        seen.append((now, done_bytes))
+        while len(seen) > 2 and now - seen[1][0] > _RATE_OVER_S:
+            seen.popleft()
+        if total_bytes and now - last >= _LOG_EVERY_S:
+            last = now
+            share, total_gb = 100 * done_bytes / total_bytes, total_bytes / 1e9
+            left = _time_left(*seen[0], now, done_bytes, total_bytes)
+            logger.info("%s %s: %.0f%% of %.1f GB%s", verb, name, share, total_gb, left)
 
     return log
+
+
+def _time_left(since: float, bytes_then: int, now: float, done_bytes: int, total_bytes: int) -> str:
+    if done_bytes <= bytes_then:
+        return ""
+    return f", {(now - since) * (total_bytes - done_bytes) / (done_bytes - bytes_then):.0f} s to go"

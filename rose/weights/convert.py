@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -75,10 +76,11 @@ def convert(
     """Write `source` into `folder`, which must not exist, and return the manifest.
 
     experts, dense: formats to write; `auto` is as stored. layout: `hf`, `original` or `rose`. device: where formats are
-    changed. other_files: a folder whose tokenizer and the like are copied. progress: called with (bytes read, bytes in
-    all). commit_bytes: how much may have to be done again after an interruption.
+    changed. other_files: a folder whose tokenizer and the like are copied. progress: called with the source's bytes
+    that are converted and written, and those in all. commit_bytes: how much may have to be done again after an
+    interruption.
 
-    Takes less than two gigabytes of memory, whatever the model's size. Raises ConfigError, also when a file cannot be
+    Takes about a gigabyte of memory, whatever the model's size. Raises ConfigError, also when a file cannot be
     written, CheckpointError, UnsupportedModel.
     """
     check_choices(experts, dense)
@@ -144,6 +146,8 @@ class _Conversion:
             self._stored_of[tensor.parameter].append(tensor)
         self._hashes = {name: hashlib.sha256() for name in source.tensors}
         self._losses: dict[int, Loss | None] = {}
+        self._done_bytes = 0  # of what is read, those of which everything is written
+        self._counting = threading.Lock()
 
     def run(self, progress: Progress | None, commit_bytes: int) -> None:
         """Do every rule that the journal does not have.
@@ -154,9 +158,9 @@ class _Conversion:
         with Lanes(min(_MAX_LANES, os.cpu_count() or 1)) as lanes:
             spans = list(self._spans(lanes.count, commit_bytes))
             total = self._source.num_bytes
-            done = total - sum(job.num_bytes for span in spans for _, _, job in span)
-            if progress is not None:
-                progress(done, total)
+            self._done_bytes = total - sum(job.num_bytes for span in spans for _, _, job in span)
+            report = progress or (lambda done, total: None)
+            report(self._done_bytes, total)
             for span in spans:
                 # Read as a whole: what is wrong with floats on a GPU is told at the end, and must be before the commit.
                 batches = self._source.stream([job.slices for _, _, job in span], self._device, LoadTimes())
@@ -165,10 +169,9 @@ class _Conversion:
                     # Copies, as the source uses its memory again for the next batch.
                     copies = [tensor.to("cpu", copy=True) for tensor in sources]
                     lanes.submit(lane, self._keep, job, copies, targets)
-                    done += job.num_bytes
-                    if progress is not None:
-                        progress(done, total)
+                    report(self._done_bytes, total)
                 lanes.wait()
+                report(self._done_bytes, total)
                 self._commit()
 
     def _spans(self, num_lanes: int, commit_bytes: int) -> Iterator[list[tuple[int, int, Job]]]:
@@ -226,6 +229,8 @@ class _Conversion:
         for part, tensor in zip(job.slices, sources, strict=True):
             self._hashes[part.name].update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
         self._save(job, targets)
+        with self._counting:
+            self._done_bytes += job.num_bytes
 
     def _transform(self, number: int, job: Job, sources: Sequence[Tensor]) -> list[Tensor]:
         """The job's rows of each target, on the CPU, in the dtype they are stored in."""

@@ -38,3 +38,23 @@ def test_log_lines_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = lines
     assert first == "loading some/model"
     assert re.fullmatch(r"loading some/model: 25% of 4\.0 GB, \d+ s to go", second)  # a slow machine has longer to go
+
+
+def test_time_to_go_is_by_the_latest_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    clock = [100.0]
+    monkeypatch.setattr(module.logger, "info", lambda text, *values: lines.append(text % values))
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    with load_progress("some/model", verb="converting") as show:
+        show(500, 1000)  # done before, in no time
+        for done in (600, 700, 800):  # quick at first
+            clock[0] += 10.0
+            show(done, 1000)
+        for done in range(801, 811):  # then slow: 1 in 10 s
+            clock[0] += 10.0
+            show(done, 1000)
+        clock[0] += 1000.0
+        show(810, 1000)
+    assert lines[1].endswith("60% of 0.0 GB, 40 s to go")  # 100 in 10 s
+    assert lines[-2].endswith("81% of 0.0 GB, 1900 s to go")
+    assert lines[-1].endswith("81% of 0.0 GB")  # nothing happened: who knows

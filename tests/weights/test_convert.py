@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from rose.weights.checkpoint import Checkpoint
 from rose.weights.convert import convert
 from rose.weights.finite import FiniteCheck
 from rose.weights.loader import load_model
+from rose.weights.shard_writer import ShardWriter
 from tests.checkpoints import (
     TinyShape,
     expand_experts,
@@ -323,6 +325,26 @@ def test_interrupted_at_the_very_end(when, sources, tmp_path, monkeypatch):
     assert reports == [1.0]
     load(tmp_path / "out")
     assert not (tmp_path / "out" / "journal.jsonl").exists()
+
+
+def test_progress_is_what_is_written(sources, tmp_path, monkeypatch):
+    written = [0]
+    write = ShardWriter.write
+
+    def write_slowly(writer, name, row, rows):
+        time.sleep(0.001)
+        write(writer, name, row, rows)
+        written[0] += rows.nbytes
+
+    def progress(done, total):
+        assert done <= written[0]  # formats stay, so a byte read is a byte written
+        reports.append(done / total)
+
+    reports = []
+    monkeypatch.setattr(ShardWriter, "write", write_slowly)
+    run(sources["hugging_face"], tmp_path / "out", layout="hf", progress=progress)
+    assert reports == sorted(reports)
+    assert (reports[0], reports[-1]) == (0.0, 1.0)
 
 
 def test_a_source_that_changes_on_the_way(tmp_path):
