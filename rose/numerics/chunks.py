@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 
 # What torch leaves to one thread. Where several share a core (a conversion also reads, hashes and writes), they may
-# spin for each other in every operation: with pieces four times as large one conversion of two took 447 s instead of 36.
+# spin for each other in every operation: with pieces four times as large one of two conversions took 447 s, not 36.
 # And temporaries this small are not mapped, filled with zeros and unmapped anew each time.
 _CHUNK_ELEMENTS = 1 << 15
 
