@@ -131,8 +131,8 @@ def _encode_blocks(grouped: Tensor) -> tuple[Tensor, Tensor]:
     leading = (largest.view(torch.int32) >> _FLOAT32_MANTISSA_BITS) - _FLOAT32_BIAS
     exponents = torch.where(largest > 0, (leading - _MAX_EXPONENT).clamp(min=-SCALE_BIAS), 0)
     codes = _nearest_codes(magnitudes, exponents)
-    some: Tensor | slice = slice(None)  # on a GPU all are compared: to ask which need it would be to wait for it
-    if grouped.device.type == "cpu":
+    some: Tensor | slice = slice(None)
+    if _may_ask(grouped.device):
         some = (largest * powers_of_two(-exponents) > _COMPARED_ABOVE).flatten().nonzero().flatten()
     magnitudes, lower, lower_codes = magnitudes[some], exponents[some], codes[some]
     upper_codes = _nearest_codes(magnitudes, lower + 1)
@@ -140,6 +140,11 @@ def _encode_blocks(grouped: Tensor) -> tuple[Tensor, Tensor]:
     codes[some] = torch.where(use_upper, upper_codes, lower_codes)
     exponents[some] = lower + use_upper
     return exponents, codes
+
+
+def _may_ask(device: torch.device) -> bool:
+    """Whether only blocks that need it are compared. On a GPU all are: to ask which do would be to wait for it."""
+    return device.type == "cpu"
 
 
 def _nearest_codes(magnitudes: Tensor, exponents: Tensor) -> Tensor:

@@ -127,7 +127,7 @@ def test_what_cannot_be_is_one_line(checkpoint: Path, tmp_path: Path) -> None:
         assert "in use" in refused(str(checkpoint), "--port", str(taken.getsockname()[1]))
     assert "no checkpoint" in refused(str(tmp_path / "nothing"), "--port", "0")
     assert "tokenizer" in refused(str(tmp_path), "--port", "0")
-    assert "tensor_parallel_size" in refused(str(checkpoint), "-tp", "2")
+    assert "--tensor-parallel-size" in refused(str(checkpoint), "-tp", "2")
     assert "ROSE_LOGGING_LEVEL" in refused(str(checkpoint), env={"ROSE_LOGGING_LEVEL": "loud"})
     assert "--health-timeout" in refused(str(checkpoint), "--health-timeout", "-1")
     assert "--current-date" in refused(str(checkpoint), env={"ROSE_CURRENT_DATE": "yesterday"})

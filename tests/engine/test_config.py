@@ -172,7 +172,7 @@ def test_graphs_have_memory_beside_that_of_other_steps(
     assert measured(None) == 700
     shapes = GraphShapes(max_num_seqs=4, max_num_batched_tokens=60, max_model_len=128)
     logits_bytes = 5 * FakeModel().vocab_size * 4  # padding is a request more
-    assert measured(shapes) == 700 + 60 + logits_bytes
+    assert measured(shapes) == 700 + 102 + logits_bytes  # 1.7 times 60: a pool holds more than is in use
 
 
 def test_what_the_device_decides_is_left_open_until_it_is_known() -> None:
