@@ -12,7 +12,7 @@ from rose.engine.scheduler_output import NewRequest, ScheduledRequest, Scheduler
 from rose.engine.worker.batch_shape import BatchShape
 from rose.engine.worker.input_buffers import HostInputs, InputBuffers, Int64s, StepInputs
 from rose.engine.worker.kv_tensors import KVTensors
-from rose.engine.worker.sampler import SamplingRow, is_plain, is_random, uniform
+from rose.engine.worker.sampler import SamplingRow, is_plain, temperature_of, uniform
 
 _LONG_RUN = 512  # tokens of one request from which copying them on their own is cheaper than gathering them with others
 
@@ -231,7 +231,7 @@ class InputBatch:
         held.num_tokens += 1
 
     def _add(self, new: NewRequest) -> None:
-        row, draws = self._free_rows.pop(), is_random(new.params)
+        row, temperature = self._free_rows.pop(), temperature_of(new.params)
         if new.prompt_logprobs is not None:
             self._telling.add(new.key)
         self._token_ids[row, : len(new.token_ids)] = new.token_ids
@@ -242,8 +242,8 @@ class InputBatch:
             row=row,
             num_tokens=len(new.token_ids),
             num_blocks=len(new.block_tables[0]),
-            temperature=new.params.temperature if draws else 0.0,
-            uniform=uniform(new.seed, len(new.token_ids) - new.num_prompt_tokens) if draws else 0.0,
+            temperature=temperature,
+            uniform=uniform(new.seed, len(new.token_ids) - new.num_prompt_tokens) if temperature else 0.0,
             is_plain=is_plain(new.params),
         )
 

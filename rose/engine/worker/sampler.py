@@ -42,8 +42,8 @@ class SamplingRow:
 
     @property
     def temperature(self) -> float:
-        """As `sample_tokens` takes it: 0 for the best token."""
-        return self.params.temperature if self.is_random else 0.0
+        """See `temperature_of`."""
+        return temperature_of(self.params)
 
     @property
     def uniform(self) -> float:
@@ -94,6 +94,11 @@ def as_sampled(chosen: Tensor, logprobs: Sequence[TokenLogprobs | None] | None =
 def is_random(params: SamplingParams) -> bool:
     """Whether tokens are drawn rather than the best ones taken."""
     return params.temperature >= _GREEDY_BELOW
+
+
+def temperature_of(params: SamplingParams) -> float:
+    """As `sample_tokens` takes it: 0 for the best token."""
+    return params.temperature if is_random(params) else 0.0
 
 
 def is_plain(params: SamplingParams) -> bool:
