@@ -6,7 +6,9 @@ record of the response before, so a chat of many turns takes no more room than i
 
 import asyncio
 import contextlib
+import random
 import sqlite3
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +27,7 @@ MAX_IN_MEMORY = 4096
 MAX_BYTES_IN_MEMORY = 256 << 20
 MAX_IN_SQLITE = 100_000
 _SQLITE_THREADS = 4
+_BUSY_TIMEOUT_S = 10
 
 ResultT = TypeVar("ResultT")
 
@@ -207,9 +210,7 @@ class SqliteStore:
         self._max_bytes = max_bytes
         self._threads = ThreadPoolExecutor(_SQLITE_THREADS, thread_name_prefix="response-store")
         try:
-            with self._connection() as connection:
-                connection.execute("pragma journal_mode = wal")
-                connection.executescript(_SCHEMA)
+            self._create()
         except sqlite3.Error as error:
             raise ConfigError(f"cannot keep responses in {path}: {error}") from None
 
@@ -239,9 +240,23 @@ class SqliteStore:
     @contextlib.contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
         """A transaction of its own, committed unless it raises."""
-        with contextlib.closing(sqlite3.connect(self._path, timeout=10)) as connection, connection:
+        with contextlib.closing(sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT_S)) as connection, connection:
             connection.execute("pragma synchronous = normal")  # a power cut may cost the last responses, no more
             yield connection
+
+    def _create(self) -> None:
+        """Make the file ready. SQLite does not wait to change a journal's mode while another process does: we do."""
+        deadline = time.monotonic() + _BUSY_TIMEOUT_S
+        while True:
+            try:
+                with self._connection() as connection:
+                    connection.execute("pragma journal_mode = wal")
+                    connection.executescript(_SCHEMA)
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+            time.sleep(random.uniform(0.001, 0.02))
 
     def _put(self, record: StoredResponse) -> None:
         with self._connection() as connection:

@@ -100,6 +100,29 @@ async def test_a_locked_file_holds_up_nothing_else(tmp_path: Path) -> None:
     assert await store.get("r63") is not None
 
 
+@pytest.mark.parametrize("lock", ["begin; select * from sqlite_master", "begin immediate", "begin exclusive"])
+async def test_a_new_file_that_another_process_makes_ready_is_waited_for(tmp_path: Path, lock: str) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as connection:
+        connection.execute("create table others (x)")
+        for statement in lock.split("; "):
+            connection.execute(statement).fetchall()
+        opening = asyncio.create_task(asyncio.to_thread(SqliteStore, tmp_path / "a.db"))
+        await asyncio.sleep(0.3)
+        assert not opening.done()
+        connection.execute("rollback")
+        store = await opening
+    await store.put(record("a"))
+    assert await store.get("a") == record("a")
+
+
+def test_a_file_that_stays_locked_is_told(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("rose.server.responses.store._BUSY_TIMEOUT_S", 0.1)
+    with contextlib.closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as connection:
+        connection.execute("begin exclusive")
+        with pytest.raises(ConfigError, match="locked"):
+            SqliteStore(tmp_path / "a.db")
+
+
 @pytest.mark.parametrize("spec", ["", "disk", "sqlite:", "memory:x", "sqlite:/no/such/folder/a.db"])
 def test_what_is_no_store(spec: str) -> None:
     with pytest.raises(ConfigError):
