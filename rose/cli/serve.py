@@ -52,7 +52,7 @@ def serve(
     """
     from uvicorn.loops.auto import auto_loop_factory
 
-    from rose.server.http import bind_several, log_through
+    from rose.server.http import log_through
     from rose.weights.resolve import resolve_tokenizer
 
     del compatible
@@ -63,9 +63,7 @@ def serve(
     settings = dataclasses.replace(settings, tools=tool_settings(tools or ToolFlags()))
     config = engine_config(model, engine or EngineFlags())
     with contextlib.ExitStack() as opened:
-        listeners = bind_several(settings.num_api_servers, server.host, server.port, server.uds)
-        for listener in listeners:
-            opened.enter_context(contextlib.closing(listener))
+        listeners = opened.enter_context(_bound(server, settings.num_api_servers))
         folder = resolve_tokenizer(model, config.load_format)
         require_tokenizer(folder)
         if config.load_format == "auto":  # made-up weights have no folder
@@ -75,9 +73,6 @@ def serve(
                 runner.run(_serve(folder, config, settings, listeners, server.shutdown_timeout))
             except asyncio.CancelledError:
                 sys.exit(_TERMINATED)
-            finally:
-                if server.uds is not None:
-                    server.uds.unlink(missing_ok=True)
 
 
 def server_settings(model: str, server: ServerFlags, api: ApiFlags) -> "ServerSettings":
@@ -152,6 +147,22 @@ def engine_config(model: str, flags: EngineFlags) -> "EngineConfig":
         load_format=flags.load_format,
         num_threads=flags.num_threads,
     )
+
+
+@contextlib.contextmanager
+def _bound(flags: ServerFlags, count: int) -> "Iterator[list[socket.socket]]":
+    """A socket for each of `count` processes, bound to where clients are to find them."""
+    from rose.server.http import bind_several
+    from rose.server.unix_socket import bound_to_path
+
+    with contextlib.ExitStack() as opened:
+        if flags.uds is not None:  # one for all: processes that accept from it share its clients
+            yield [opened.enter_context(bound_to_path(flags.uds))] * count
+            return
+        listeners = bind_several(count, flags.host, flags.port)
+        for listener in listeners:
+            opened.enter_context(contextlib.closing(listener))
+        yield listeners
 
 
 async def _serve(

@@ -14,6 +14,10 @@ from rose.engine.sampling_params import SamplingParams
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
+MODEL_ERROR = "model_error"  # what the model computed is no answer, nor what it kept of it
+VOCABULARY_ERROR = "vocabulary_error"  # no request can have a grammar
+ENGINE_FAULTS = frozenset({MODEL_ERROR, VOCABULARY_ERROR})  # codes of failures that a request's client cannot help
+
 STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 """Tokens of a step up to which `EngineStats.steps_by_size` counts."""
 

@@ -17,7 +17,14 @@ import msgspec
 
 from rose.engine.decoders.base import Decoder
 from rose.engine.kv_cache.manager import KVCacheManager
-from rose.engine.messages import EngineStats, FinishReason, RequestFailure, RequestOutput, TokenLogprobs
+from rose.engine.messages import (
+    MODEL_ERROR,
+    EngineStats,
+    FinishReason,
+    RequestFailure,
+    RequestOutput,
+    TokenLogprobs,
+)
 from rose.engine.metrics import Counters
 from rose.engine.queue import WaitingQueue
 from rose.engine.request import Request
@@ -116,10 +123,9 @@ class Scheduler:
         for scheduled in output.scheduled:
             request = self._requests[scheduled.key]
             result = sampled.get(scheduled.key)
-            if result is not None and result.error is not None:
-                failure = RequestFailure(message=result.error, code=result.error_code)
-                is_poisoned = result.error_code == "model_error"
-                outputs.append(self._finish(request, "error", failure, forget=is_poisoned))
+            if result is not None and result.failure is not None:
+                is_poisoned = result.failure.code == MODEL_ERROR
+                outputs.append(self._finish(request, "error", result.failure, forget=is_poisoned))
                 continue
             num_accepted = len(result.token_ids) - 1 if result is not None and result.token_ids else 0
             request.num_computed_tokens += scheduled.num_tokens - scheduled.num_draft_tokens + num_accepted

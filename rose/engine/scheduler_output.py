@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from rose.engine.messages import TokenLogprobs
+from rose.engine.messages import RequestFailure, TokenLogprobs
 from rose.engine.sampling_params import SamplingParams
 
 
@@ -52,8 +52,7 @@ class SampledTokens(msgspec.Struct, frozen=True, kw_only=True):
     """What a step brought one request.
 
     prompt_logprobs: of the prompt's tokens, each that follows one which this step computed; a step may bring these and
-    no tokens. is_complete: its grammar allows nothing more. error: why it cannot go on; then there are no tokens.
-    error_code: as in `RequestFailure`.
+    no tokens. is_complete: its grammar allows nothing more. failure: why it cannot go on; then there are no tokens.
     """
 
     key: int
@@ -61,5 +60,4 @@ class SampledTokens(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
     is_complete: bool = False
-    error: str | None = None
-    error_code: str = "model_error"
+    failure: RequestFailure | None = None

@@ -18,7 +18,7 @@ from rose.chat.format import ChatFormat, StreamParser
 from rose.chat.plain_text import PlainTextParser
 from rose.chat.tokenizer import Tokenizer
 from rose.engine.client import EngineClient, RequestOutputs
-from rose.engine.messages import AddRequest, RequestFailure, RequestOutput, TokenLogprobs
+from rose.engine.messages import ENGINE_FAULTS, AddRequest, RequestFailure, RequestOutput, TokenLogprobs
 from rose.engine.sampling_params import SamplingParams
 from rose.errors import ContextLengthExceeded, EngineDead, RequestError
 from rose.server.completion import Completion, CompletionDelta
@@ -26,8 +26,6 @@ from rose.server.errors import ApiError
 from rose.server.metrics import Metrics, RequestRecord
 
 MAX_STOP_STRINGS = 32
-
-_ENGINE_FAULTS = frozenset({"model_error"})  # failures of a request that its client cannot help
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +258,7 @@ def _raise_failure(output: RequestOutput) -> None:
     if output.finish_reason != "error":
         return
     failure = output.error or RequestFailure(message="the engine gave the request up")
-    if failure.code in _ENGINE_FAULTS:
+    if failure.code in ENGINE_FAULTS:
         raise ApiError(500, failure.message, code=failure.code)
     raise RequestError(failure.message, param=failure.param, code=failure.code)
 

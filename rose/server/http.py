@@ -1,13 +1,11 @@
-"""The socket to listen on, and the web server that runs the application on it."""
+"""The sockets to listen on, and the web server that runs the application on it."""
 
 import asyncio
 import contextlib
 import errno
 import logging
 import socket
-import stat
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from types import FrameType
 
 import uvicorn
@@ -22,7 +20,7 @@ _KEEP_ALIVE_S = 75
 _MAX_HEAD_BYTES = 256 << 10
 
 
-def bind(host: str, port: int, uds: Path | None = None) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
     """A socket bound to the address and not yet listening: an address in use is known before a model is loaded.
 
     Raises `ConfigError` if the address cannot be had.
@@ -30,22 +28,21 @@ def bind(host: str, port: int, uds: Path | None = None) -> socket.socket:
     if not 0 <= port <= 65535:  # the system would take another one, modulo 65536
         raise ConfigError(f"--port must be from 0 to 65535, not {port}")
     try:
-        return _bind_path(uds) if uds is not None else _bind_address(host, port)
+        return _bind_address(host, port)
     except OSError as error:
-        place = str(uds) if uds is not None else f"{host}:{port}"
         if error.errno == errno.EADDRINUSE:
-            raise ConfigError(f"{place} is in use by another program; choose another with --port or --uds") from None
-        raise ConfigError(f"cannot listen on {place}: {error.strerror or error}") from None
+            raise ConfigError(f"{host}:{port} is in use by another program; choose another with --port") from None
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
 
 
-def bind_several(count: int, host: str, port: int, uds: Path | None = None) -> list[socket.socket]:
+def bind_several(count: int, host: str, port: int) -> list[socket.socket]:
     """Sockets at one address for as many processes; the system spreads connections over them.
 
-    For a Unix socket it is the same one each time. Raises `ConfigError` if the address cannot be had.
+    Raises `ConfigError` if the address cannot be had.
     """
-    first = bind(host, port, uds)  # alone at the address: sockets that share it would not notice another program's
-    if count == 1 or uds is not None:
-        return [first] * count
+    first = bind(host, port)  # alone at the address: sockets that share it would not notice another program's
+    if count == 1:
+        return [first]
     with first:
         port = first.getsockname()[1]
     with contextlib.ExitStack() as opened:
@@ -206,20 +203,3 @@ def _bind_address(host: str, port: int, *, is_shared: bool = False) -> socket.so
         listener.close()
         raise
     return listener
-
-
-def _bind_path(path: Path) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        if path.exists() and stat.S_ISSOCK(path.stat().st_mode) and not _answers(path):
-            path.unlink()  # left behind by a server that was killed
-        listener.bind(str(path))
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def _answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        return probe.connect_ex(str(path)) == 0

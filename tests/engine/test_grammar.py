@@ -276,7 +276,7 @@ def test_a_tokenizer_that_cannot_be_used_fails_every_request_with_a_grammar_and_
         check_tokens(model, [1, 2], results["free", 0].token_ids, GREEDY)
         told.add(failures(core, results, "broken"))
     ((code, message),) = told
-    assert code == "grammar_error"
+    assert code == "vocabulary_error"
     assert "tokenizer.json cannot be used for grammars: ValueError" in message
     assert str(tmp_path) not in message, "of no use to a client"
     gc.collect()

@@ -297,6 +297,7 @@ async def test_the_engines_refusal_of_a_stream_has_its_own_status(serve: Serve) 
     [
         (EngineDead("killed"), 503, "engine_dead"),
         (RequestFailure(message="nan in the logits", code="model_error"), 500, "model_error"),
+        (RequestFailure(message="no vocabulary", code="vocabulary_error"), 500, "vocabulary_error"),
         (RequestFailure(message="no room", code="kv_cache_exhausted"), 400, "kv_cache_exhausted"),
     ],
 )

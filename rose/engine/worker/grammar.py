@@ -16,6 +16,7 @@ import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask, fill_next_token_bitmask_par
 
+from rose.engine.messages import VOCABULARY_ERROR, RequestFailure
 from rose.engine.scheduler_output import NewRequest, SchedulerOutput
 from rose.engine.worker.grammar_tokenizer import TokenizerFile
 from rose.engine.worker.token_mask import TokenMask
@@ -40,7 +41,7 @@ class Masks:
     """What the grammars of a step allow. failures: by place in the batch, why a request cannot go on."""
 
     mask: TokenMask | None
-    failures: Mapping[int, str]
+    failures: Mapping[int, RequestFailure]
 
 
 NO_MASKS = Masks(None, {})
@@ -92,9 +93,9 @@ class Grammars:
             for key, matcher, was_taken in zip(keys, matchers, taken, strict=True)
         }
 
-    def reason(self, key: int) -> str:
+    def failure(self, key: int) -> RequestFailure:
         """Why the grammar of a request failed."""
-        return _reason(self._matchers[key])
+        return _failure(self._matchers[key]) or _grammar_failure("a token that it does not allow was sampled")
 
     # In the threads.
 
@@ -129,16 +130,16 @@ class Grammars:
         return self._tokenizer
 
     def _fill(self, places: list[tuple[int, Future[LLMatcher]]]) -> Masks:
-        good = [(place, matcher.result()) for place, matcher in places if not _reason(matcher)]
+        good = [(place, matcher.result()) for place, matcher in places if not _failure(matcher)]
         words = allocate_token_bitmask(len(good), self._vocab_size)
         if len(good) > 1:
             fill_next_token_bitmask_par(self._executor(), [(matcher, i) for i, (_, matcher) in enumerate(good)], words)
         elif good:
             fill_next_token_bitmask(good[0][1], words)
-        failures = {place: reason for place, matcher in places if (reason := _reason(matcher))}
+        failures = {place: failure for place, matcher in places if (failure := _failure(matcher))}
         for (place, _), row in zip(good, words, strict=True):
             if not row.any():
-                failures.setdefault(place, "no token of the vocabulary can follow")
+                failures.setdefault(place, _grammar_failure("no token of the vocabulary can follow"))
         # A matcher that gave up over this very mask has left its row without meaning.
         kept = np.array([place not in failures for place, _ in good], dtype=bool)
         rows = [place for place, _ in good if place not in failures]
@@ -150,8 +151,17 @@ class Grammars:
         return self._pool
 
 
-def _reason(matcher: Future[LLMatcher]) -> str:
-    """Why a matcher cannot go on; empty if it can."""
-    if (error := matcher.exception()) is not None:
-        return str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
-    return matcher.result().get_error().partition("\n")[0]
+def _failure(matcher: Future[LLMatcher]) -> RequestFailure | None:
+    """Why a matcher cannot go on; None if it can."""
+    match matcher.exception():
+        case None:
+            reason = matcher.result().get_error().partition("\n")[0]
+            return _grammar_failure(reason) if reason else None
+        case CheckpointError() as error:  # not the request's fault
+            return RequestFailure(message=str(error), code=VOCABULARY_ERROR)
+        case error:
+            return _grammar_failure(f"{type(error).__name__}: {error}")
+
+
+def _grammar_failure(reason: str) -> RequestFailure:
+    return RequestFailure(message=f"the grammar failed: {reason}", code="grammar_error")

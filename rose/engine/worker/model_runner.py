@@ -8,7 +8,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from rose.engine.messages import TokenLogprobs
+from rose.engine.messages import MODEL_ERROR, RequestFailure, TokenLogprobs
 from rose.engine.scheduler_output import SampledTokens, ScheduledRequest, SchedulerOutput
 from rose.engine.worker.cuda_graph import ForwardGraphs
 from rose.engine.worker.grammar import NO_MASKS, Grammars, Masks, Progress
@@ -18,6 +18,7 @@ from rose.engine.worker.sampler import Sampled, as_sampled, sample, token_logpro
 from rose.kernels.sampling.op import sample_tokens
 from rose.models.base import CausalLM
 
+_NOT_FINITE = RequestFailure(message="the model gave logits that are not finite numbers", code=MODEL_ERROR)
 _PROMPT_ROWS = 64  # of a prompt whose logits are in memory together
 
 
@@ -117,7 +118,9 @@ class ModelRunner:
         masks = NO_MASKS if pending is None else pending.result()
         return self._take(keys, sample(logits, rows, masks.mask), masks.failures)
 
-    def _take(self, keys: list[int], sampled: list[Sampled], refused: Mapping[int, str]) -> list[SampledTokens]:
+    def _take(
+        self, keys: list[int], sampled: list[Sampled], refused: Mapping[int, RequestFailure]
+    ) -> list[SampledTokens]:
         """The results of a step, when the grammars have heard of them. refused: as `Masks.failures`."""
         results = [
             _result(key, one, refused.get(place)) for place, (key, one) in enumerate(zip(keys, sampled, strict=True))
@@ -125,31 +128,31 @@ class ModelRunner:
         if self._grammars is not None:
             results = _heard_by(self._grammars, results)
         for result in results:
-            if result.error is None:
+            if result.failure is None:
                 self._inputs.append_token(result.key, result.token_ids[0])
         return results
 
 
 def _heard_by(grammars: Grammars, results: list[SampledTokens]) -> list[SampledTokens]:
     """The results, with what the grammars say to them."""
-    taken = {result.key: result.token_ids[0] for result in results if result.error is None}
+    taken = {result.key: result.token_ids[0] for result in results if result.failure is None}
     for place, progress in enumerate(map(grammars.advance(taken).get, (result.key for result in results))):
         match progress:
             case Progress.FAILED:
-                results[place] = _failed(results[place].key, grammars.reason(results[place].key))
+                results[place] = _failed(results[place].key, grammars.failure(results[place].key))
             case Progress.COMPLETE:
                 results[place] = msgspec.structs.replace(results[place], is_complete=True)
     return results
 
 
-def _result(key: int, sampled: Sampled, refused: str | None) -> SampledTokens:
+def _result(key: int, sampled: Sampled, refused: RequestFailure | None) -> SampledTokens:
     if refused is not None:
         return _failed(key, refused)
     if not sampled.is_valid:
-        return SampledTokens(key=key, token_ids=[], error="the model gave logits that are not finite numbers")
+        return SampledTokens(key=key, token_ids=[], failure=_NOT_FINITE)
     logprobs = None if sampled.logprobs is None else [sampled.logprobs]
     return SampledTokens(key=key, token_ids=[sampled.token_id], logprobs=logprobs)
 
 
-def _failed(key: int, reason: str) -> SampledTokens:
-    return SampledTokens(key=key, token_ids=[], error=f"the grammar failed: {reason}", error_code="grammar_error")
+def _failed(key: int, failure: RequestFailure) -> SampledTokens:
+    return SampledTokens(key=key, token_ids=[], failure=failure)
