@@ -1,18 +1,17 @@
 """`rose inspect`: what a checkpoint holds, and where each tensor goes."""
 
 import json
-import sys
 from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import cyclopts
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from rose.cli.loss_table import print_losses
 from rose.cli.streams import as_one_line
+from rose.cli.tables import table_console
 from rose.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -104,9 +103,9 @@ def _report(checkpoint: "Checkpoint", inventory: "Inventory") -> dict[str, Any]:
 
 
 def _print_tables(report: dict[str, Any]) -> None:
-    # Into a pipe or a file a row stays one line, whatever its length.
-    console = Console(width=None if sys.stdout.isatty() else 1000)
-    config = Table(title=escape(f"{report['path']}: {report['architecture']}"), show_header=False)
+    console = table_console()
+    console.print(f"{as_one_line(report['path'])}: {report['architecture']}", markup=False, soft_wrap=True)
+    config = Table(show_header=False)
     for key, value in _flatten(report["config"]):
         config.add_row(key, _short(value))
     console.print(config)
@@ -132,7 +131,7 @@ def _print_tables(report: dict[str, Any]) -> None:
         f"{totals['tensors']} tensors in {totals['files']} file(s), {totals['bytes']:,} bytes ({by_dtype})"
     )
     for problem in report["problems"]:
-        console.print(f"problem: {as_one_line(problem)}", style="red", markup=False)
+        console.print(f"problem: {as_one_line(problem)}", style="red", markup=False, soft_wrap=True)
 
 
 def _flatten(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

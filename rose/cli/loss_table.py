@@ -1,16 +1,16 @@
 """Showing what a conversion lost, from its manifest."""
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
+
+from rose.cli.tables import table_console
 
 
 def print_losses(manifest: Mapping[str, Any]) -> None:
     """Print a row for each kind of change, and for each tensor that lost something in a lossless kind of change."""
-    console = Console(width=None if sys.stdout.isatty() else 1000)
+    console = table_console()
     table = Table("change", "tensors", "exact blocks", "inexact blocks", "max abs", "max relative", "RMS relative")
     for transform, losses in _by_transform(manifest).items():
         table.add_row(

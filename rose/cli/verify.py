@@ -2,19 +2,18 @@
 
 import itertools
 import json
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import cyclopts
-from rich.console import Console
 from rich.table import Table
 
 from rose.cli.load_progress import load_progress
 from rose.cli.places import choose_device
 from rose.cli.step_log import StepLog
+from rose.cli.tables import table_console
 from rose.cli.verify_prompts import Prompts
 from rose.errors import ConfigError
 from rose.log import setup_logging
@@ -189,7 +188,7 @@ def _chosen_formats(
 
 
 def _print_tables(title: str, rows: "Sequence[_Row]") -> None:
-    console = Console(width=None if sys.stdout.isatty() else 1000)
+    console = table_console()
     console.print(title, markup=False, highlight=False)
     for kind in ("answers", "prompts"):
         agreements = [row.comparison.answers if kind == "answers" else row.comparison.prompts for row in rows]

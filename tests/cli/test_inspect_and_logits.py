@@ -73,7 +73,7 @@ def test_inspect_shows_names_as_they_are(tmp_path, capsys):
     with pytest.raises(CheckpointError, match="cannot be loaded: 1 problem"):
         rose("inspect", folder)
     out = capsys.readouterr().out
-    assert "[bold] model [: gpt_oss" in out
+    assert f"{folder}: gpt_oss" in out, "in one line, however long the path"
     assert out.count(r"[/red]\x1b[2J\n") == 2
     assert "\x1b[2J" not in out
 

@@ -1,0 +1,10 @@
+"""Where commands print tables."""
+
+import sys
+
+from rich.console import Console
+
+
+def table_console() -> Console:
+    """Standard output. In a terminal tables fit its width; in a pipe or a file a row stays one line."""
+    return Console(width=None if sys.stdout.isatty() else 1000)
