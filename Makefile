@@ -39,7 +39,7 @@ serve: install   ## serve MODEL (rose-demo) at http://HOST:PORT
 	exec $(BIN)/rose serve "$(MODEL)" --host "$(HOST)" --port "$(PORT)"
 
 test: install    ## the test suite, with coverage
-	exec $(BIN)/python -m pytest --cov --cov-report=term -m "not gpu and not slow"
+	exec $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal --cov --cov-report=term -m "not gpu and not slow"
 
 test-slow: install ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow

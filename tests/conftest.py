@@ -12,6 +12,8 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+if "PYTEST_XDIST_WORKER" in os.environ:  # there is one for each core: threads would only wait for other workers'
+    torch.set_num_threads(1)
 
 
 @pytest.fixture
