@@ -77,7 +77,7 @@ def serve(
 
 def server_settings(model: str, server: ServerFlags, api: ApiFlags) -> "ServerSettings":
     """The frontend's settings. Raises `ConfigError` for a flag that cannot be."""
-    from rose.server.responses.store import open_store
+    from rose.server.responses.open_store import open_store
     from rose.server.settings import ServerSettings
 
     open_store(api.response_store)  # tells now, before a model is loaded, if it cannot be

@@ -21,7 +21,7 @@ from rose.server.middleware import REQUEST_ID_HEADER, ApiKeys, BodyLimit, Reques
 from rose.server.models import Models
 from rose.server.openapi import complete_document
 from rose.server.responses.handler import Responses
-from rose.server.responses.store import open_store
+from rose.server.responses.open_store import open_store
 from rose.server.settings import ServerSettings
 
 

@@ -9,7 +9,10 @@ import pytest
 
 from rose.errors import ConfigError
 from rose.server.errors import ApiError
-from rose.server.responses.store import MemoryStore, SqliteStore, StoredResponse, open_store
+from rose.server.responses.memory_store import MemoryStore
+from rose.server.responses.open_store import open_store
+from rose.server.responses.sqlite_store import SqliteStore
+from rose.server.responses.store import StoredResponse
 
 pytestmark = pytest.mark.anyio
 
@@ -49,7 +52,7 @@ async def test_memory_is_bounded_in_bytes_and_keeps_what_is_used() -> None:
 
 
 async def test_the_memory_of_several_processes_is_bounded_in_bytes_too(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("rose.server.responses.store.MAX_BYTES_IN_MEMORY", 1 << 20)
+    monkeypatch.setattr("rose.server.responses.open_store.MAX_BYTES_IN_MEMORY", 1 << 20)
     ours, theirs = (open_store("memory", str(tmp_path)) for _ in range(2))
     for i in range(40):
         await (ours, theirs)[i % 2].put(record(f"resp_{i}", "x" * 100_000))
@@ -116,7 +119,7 @@ async def test_a_new_file_that_another_process_makes_ready_is_waited_for(tmp_pat
 
 
 def test_a_file_that_stays_locked_is_told(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("rose.server.responses.store._BUSY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("rose.server.responses.sqlite_store._BUSY_TIMEOUT_S", 0.1)
     with contextlib.closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as connection:
         connection.execute("begin exclusive")
         with pytest.raises(ConfigError, match="locked"):
