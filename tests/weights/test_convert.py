@@ -312,7 +312,7 @@ def test_interrupted_at_the_very_end(when, sources, tmp_path, monkeypatch):
     def stop(*_):
         raise Stop
 
-    target = "pathlib." if "." in when else "rose.weights.convert."
+    target = "pathlib." if "." in when else "rose.weights.partial_folder."
     with monkeypatch.context() as patch:
         patch.setattr(target + when, stop)
         with pytest.raises(Stop):
