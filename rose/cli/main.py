@@ -48,7 +48,7 @@ COMMANDS = {
     "convert": "rose.cli.convert:convert",
     "synth": "rose.cli.synth:synth",
     "verify": "rose.cli.verify:verify",
-    "bench": "rose.cli.bench:app",
+    "bench": "rose.cli.bench.app:app",
 }
 for _name, _target in COMMANDS.items():
     app.command(_target, name=_name)

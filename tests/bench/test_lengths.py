@@ -88,8 +88,8 @@ def test_the_engine_has_room_for_them_and_no_more_than_the_model(arguments, max_
 
 
 def test_the_commands_measure_without_a_length(tmp_path, monkeypatch):
-    monkeypatch.setattr("rose.cli.bench._LENGTHS", (48, 9000))
-    monkeypatch.setattr("rose.cli.bench._CONTEXTS", (48, 9000))
+    monkeypatch.setattr("rose.cli.bench.prefill._LENGTHS", (48, 9000))
+    monkeypatch.setattr("rose.cli.bench.decode._CONTEXTS", (48, 9000))
     common = ("--device", "cpu", "--repeats", "1", "--warmup", "0", "--no-ceilings", "--out", str(tmp_path / "rows"))
     run("prefill", "rose-demo", *common)
     run("decode", "rose-demo", "--batches", "1", "--steps", "1", *common)

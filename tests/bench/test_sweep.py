@@ -14,8 +14,9 @@ import pytest
 from rose.bench.grid import KEYS, Point, read_sweep
 from rose.bench.results import read_results
 from rose.bench.sweep import measure_point, plan_sweep
-from rose.cli import bench
-from rose.cli.bench_flags import BenchEngineFlags, BenchOutputFlags
+from rose.cli.bench.decode import decode
+from rose.cli.bench.flags import BenchEngineFlags, BenchOutputFlags
+from rose.cli.bench.prefill import prefill
 from rose.cli.main import app
 from rose.errors import ConfigError
 
@@ -108,9 +109,9 @@ def test_a_bad_sweep_is_explained(tmp_path, text, message):
         read_sweep(write(tmp_path, text))
 
 
-@pytest.mark.parametrize("kind", ["prefill", "decode"])
-def test_the_keys_are_the_commands_flags(kind):
-    own = set(inspect.signature(getattr(bench, kind)).parameters) - {"engine", "output"}
+@pytest.mark.parametrize(("kind", "command"), [("prefill", prefill), ("decode", decode)])
+def test_the_keys_are_the_commands_flags(kind, command):
+    own = set(inspect.signature(command).parameters) - {"engine", "output"}
     shared = {field.name for flags in (BenchEngineFlags, BenchOutputFlags) for field in fields(flags)} - {"out"}
     assert set(KEYS[kind]) == own | shared
 

@@ -1,0 +1,1 @@
+"""`rose bench`, a module for each of its commands."""
