@@ -9,11 +9,16 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
-if "PYTEST_XDIST_WORKER" in os.environ:  # there is one for each core: threads would only wait for other workers'
-    torch.set_num_threads(1)
+# Side by side with other workers of pytest, a part of the cores: more threads would only wait for theirs.
+torch.set_num_threads(max(1, torch.get_num_threads() // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))))
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("rose", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("rose")
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ def test_ids_without_bytes_do_not_tear_a_character_apart(tiny):
     assert [detokenizer.push(i) for i in (first, tiny.special_id("<|start|>"), 10**9, -1, second)][-1] == "é"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.binary(max_size=12))
 def test_agrees_with_decoding_at_once(tiny, data):
     of_byte = {tiny.token_bytes(i): i for i in range(tiny.vocab_size) if len(tiny.token_bytes(i)) == 1}

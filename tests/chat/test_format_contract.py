@@ -234,7 +234,7 @@ def test_control_text_is_ordinary_text(tried: Subject, field: str) -> None:
     for text in [*tried.tokenizer.added_names, everything]:
         assert control_tokens(tried, with_text(text)) == expected, text
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(text=fragments(tried))
     def check(text: str) -> None:
         assert control_tokens(tried, with_text(text)) == expected

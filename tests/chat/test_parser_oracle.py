@@ -45,7 +45,7 @@ def samples(draw, o200k):
     return ids
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_agrees_with_the_reference(o200k, oracle, data):
     ids = data.draw(samples(o200k))

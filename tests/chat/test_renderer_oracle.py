@@ -58,19 +58,19 @@ def assert_same(oracle, ours: list[int], reference: list[int]) -> None:
     assert ours == reference
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(conversation=conversations(with_reasoning=False, max_turns=3))
 def test_agrees_without_reasoning(harmony, oracle, conversation):
     assert_same(oracle, harmony.render(conversation), oracle_render(oracle, conversation, drop_analysis=True))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(conversation=conversations(with_reasoning=True, max_turns=1))
 def test_agrees_on_what_reasoning_one_turn_keeps(harmony, oracle, conversation):
     assert_same(oracle, harmony.render(conversation), oracle_render(oracle, conversation, drop_analysis=True))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(conversation=conversations(with_reasoning=True, max_turns=3))
 def test_agrees_over_turns_once_old_reasoning_is_taken_out(harmony, oracle, conversation):
     """The reference drops analysis up to the *first* final answer only; ours goes up to the last."""

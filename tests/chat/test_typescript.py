@@ -55,7 +55,7 @@ def reference_type(oracle: oh.HarmonyEncoding, schema) -> str:
     return text[text.index("(_: ") + len("(_: ") : text.rindex(") => any;")]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(schema=IN_FORM)
 def test_agrees_with_the_reference_within_the_form(oracle, schema):
     assert schema_to_type(schema) == reference_type(oracle, schema)
@@ -144,7 +144,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(schema=st.dictionaries(KEYWORDS, JSON, max_size=5))
 def test_no_schema_makes_it_fail(schema):
     assert schema_to_type(schema)

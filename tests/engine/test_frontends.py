@@ -117,7 +117,7 @@ def test_who_gives_up_waiting_for_the_end_leaves_the_engine_alone() -> None:
             assert owner.is_alive
             assert (await collect(owner, request("next"))).popitem()[1].finish_reason is not None
             began = time.monotonic()
-        assert time.monotonic() - began < 3, "it ended when asked to"
+        assert time.monotonic() - began < 4.5, "it ended when asked to"
 
     asyncio.run(main())
 

@@ -111,7 +111,5 @@ class Traffic(RuleBasedStateMachine):
             assert reason == "abort"
 
 
-Traffic.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
-)
+Traffic.TestCase.settings = settings(max_examples=100, stateful_step_count=25, suppress_health_check=list(HealthCheck))
 TestTraffic = Traffic.TestCase

@@ -48,7 +48,7 @@ def kept(logits: Sequence[float], params: SamplingParams) -> list[int]:
     return sorted(result)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.sampled_from([-4.0, -1.5, 0.0, 0.25, 0.5, 1.0, 2.5, 3.0]), min_size=1, max_size=12),
     st.integers(0, 14),

@@ -13,7 +13,7 @@ from tests.fuzz.targets import ParserTarget
 def test_every_stream_keeps_the_promises(name: str) -> None:
     target = ParserTarget(subject(name))
 
-    @settings(max_examples=1000, deadline=None)
+    @settings(max_examples=1000)
     @given(data=st.binary(max_size=40))
     def check(data: bytes) -> None:
         target(data)

@@ -81,7 +81,7 @@ def test_scale_is_well_chosen_at_the_ends_of_the_range():
         assert tensor.dequantize(torch.float32)[0] == 8 * 2.0**exponent
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32 - 1))
 def test_round_trip_of_random_bytes(seed):
     generator = torch.Generator().manual_seed(seed)
@@ -152,7 +152,7 @@ KINDS = {
 }
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 2**32 - 1))
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_bits_as_the_plain_definition(kind, seed):

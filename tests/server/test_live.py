@@ -31,7 +31,7 @@ def endless(tokenizer: Tokenizer) -> FakeEngine:
 
 
 def wait_until(condition) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < deadline, "it did not come about"
         time.sleep(0.01)
@@ -142,7 +142,7 @@ def test_short_requests_finish_within_the_grace(tokenizer: Tokenizer) -> None:
     steps = by_token(tokenizer.encode_with_special("<|channel|>final<|message|>High at 4.<|return|>"))
     engine = FakeEngine(lambda _: steps, step_s=0.01)
     with (
-        live_server(engine, tokenizer, grace_s=5.0) as server,
+        live_server(engine, tokenizer, grace_s=20.0) as server,
         httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body(stream=True)) as response,
     ):
         lines = response.iter_lines()
@@ -150,7 +150,7 @@ def test_short_requests_finish_within_the_grace(tokenizer: Tokenizer) -> None:
         began = time.monotonic()
         server.stop()
         assert '"finish_reason":"stop"' in "".join(lines)
-    assert time.monotonic() - began < 3, "nothing waits when nothing is open"
+    assert time.monotonic() - began < 10, "nothing waits when nothing is open"
 
 
 def test_a_large_body_is_refused_and_harms_nobody(tokenizer: Tokenizer) -> None:

@@ -66,7 +66,7 @@ def head(path: str, *headers: str, method: str = "POST") -> bytes:
 def test_a_body_that_never_arrives_is_a_408(server: LiveServer, path: str) -> None:
     began = time.monotonic()
     status, body = talk(server, head(path, "content-length: 100"), b'{"input": "')
-    assert (status, BODY_TIMEOUT_S <= time.monotonic() - began < 5) == (408, True)
+    assert (status, BODY_TIMEOUT_S <= time.monotonic() - began < 20) == (408, True)
     error = json.loads(body)["error"]
     assert "0.4 seconds" in error["message"]
     assert ("code" in error) == (not path.startswith("/v1/messages")), "Anthropic's clients read another shape"
@@ -88,7 +88,7 @@ def test_a_head_that_never_arrives_is_waited_for_no_longer_than_the_next_request
         for pieces in ((), (b"POST /v1/chat", b"/completions HTTP/1.1\r\n", b"x: y\r\n")):
             began = time.monotonic()
             assert talk(server, *pieces, pause_s=0.1) == (0, b"")
-            assert 0.4 < time.monotonic() - began < 3
+            assert 0.4 < time.monotonic() - began < 20
         with connect(server) as client, client.makefile("rb") as answers:
             whole = json.dumps(GENERATING[CHAT]).encode()
             for _ in range(2):  # a request that takes its time, and another on the same connection

@@ -52,7 +52,7 @@ def speller(tokenizer: Tokenizer) -> LogprobSpeller:
     return LogprobSpeller(tokenizer)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     generations=st.lists(GENERATIONS, min_size=1, max_size=4),
     as_summary=st.booleans(),
