@@ -16,8 +16,9 @@ if not torch.cuda.is_available():
 # Side by side with other workers of pytest, a part of the cores: more threads would only wait for theirs.
 torch.set_num_threads(max(1, torch.get_num_threads() // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))))
 
-# How long an example takes says how busy the machine is.
-settings.register_profile("rose", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes says how busy the machine is. The fixtures that tests with examples use keep no state.
+_NO_CHECKS = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+settings.register_profile("rose", deadline=None, suppress_health_check=_NO_CHECKS)
 settings.load_profile("rose")
 
 

@@ -62,8 +62,7 @@ def serve(
     settings = server_settings(model, server, api or ApiFlags())
     settings = dataclasses.replace(settings, tools=tool_settings(tools or ToolFlags()))
     config = engine_config(model, engine or EngineFlags())
-    with contextlib.ExitStack() as opened:
-        listeners = opened.enter_context(_bound(server, settings.num_api_servers))
+    with _bound(server, settings.num_api_servers) as listeners:
         folder = resolve_tokenizer(model, config.load_format)
         require_tokenizer(folder)
         if config.load_format == "auto":  # made-up weights have no folder

@@ -189,7 +189,7 @@ def _chosen_formats(
 
 def _print_tables(title: str, rows: "Sequence[_Row]") -> None:
     console = table_console()
-    console.print(title, markup=False, highlight=False)
+    console.print(title, markup=False)
     for kind in ("answers", "prompts"):
         agreements = [row.comparison.answers if kind == "answers" else row.comparison.prompts for row in rows]
         num_positions = max(agreement.num_positions if agreement else 0 for agreement, _ in agreements)

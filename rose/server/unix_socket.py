@@ -2,8 +2,7 @@
 
 import contextlib
 import errno
-import fcntl
-import os
+import hashlib
 import socket
 import stat
 from collections.abc import Iterator
@@ -16,48 +15,35 @@ from rose.errors import ConfigError
 def bound_to_path(path: Path) -> Iterator[socket.socket]:
     """A socket bound to the path and not yet listening, for as long as the block runs; then the path is free again.
 
-    A file left behind by a server that was killed is taken over. Nobody can ask a socket that does not listen yet
-    whether it is in use, as the model is being loaded for one, so a file `PATH.lock` tells: it is locked until the end.
-    Raises `ConfigError` if the path cannot be had.
+    A socket that nobody listens at, as a killed server leaves behind, is taken over. While its model is loaded a server
+    does not listen yet either, so what says that it is there is a second socket, whose name is no file's and goes with
+    its process. Raises `ConfigError` if the path cannot be had.
     """
     with contextlib.ExitStack() as opened:
         try:
-            opened.enter_context(_lock(path.with_name(f"{path.name}.lock")))
-            listener = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-            if path.exists() and stat.S_ISSOCK(path.stat().st_mode) and not _answers(path):
-                path.unlink()
+            claim, listener = (opened.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(2))
+            claim.bind(_claim_name(path))
+            if path.exists():
+                if not stat.S_ISSOCK(path.stat().st_mode):
+                    raise ConfigError(f"cannot listen on {path}: there is something else than a socket")
+                if _is_abandoned(path):
+                    path.unlink()
             listener.bind(str(path))
         except OSError as error:
-            if error.errno in (errno.EADDRINUSE, errno.EWOULDBLOCK):
+            if error.errno == errno.EADDRINUSE:
                 raise ConfigError(f"{path} is in use by another program; choose another with --uds") from None
             raise ConfigError(f"cannot listen on {path}: {error.strerror or error}") from None
         opened.callback(path.unlink, missing_ok=True)
         yield listener
 
 
-@contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Hold the lock of a file, made for it and removed after. Raises `OSError`, EWOULDBLOCK if another process does."""
-    while True:
-        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
-        with contextlib.closing(os.fdopen(descriptor)):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not _is_at(descriptor, path):
-                continue  # its owner removed it just before this process had the lock
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
-            return
+def _claim_name(path: Path) -> bytes:
+    """The same for whoever means the same path, in Linux's abstract namespace of sockets."""
+    folder = path.parent.stat()
+    return b"\0rose-" + hashlib.sha256(f"{folder.st_dev}/{folder.st_ino}/{path.name}".encode()).hexdigest().encode()
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        return probe.connect_ex(str(path)) == 0
+def _is_abandoned(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)  # one that is too busy to answer is none
+        return probe.connect_ex(str(path)) == errno.ECONNREFUSED

@@ -1,6 +1,6 @@
 import pytest
 import tokenizers
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, models, pre_tokenizers
 
@@ -14,7 +14,7 @@ TEXTS = st.lists(st.one_of(st.text(max_size=8), st.sampled_from([*SPECIALS, "<|n
 )
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100)
 @given(text=TEXTS)
 def test_text_never_becomes_an_added_token_and_comes_back_whole(tokenizer, text):
     ids = tokenizer.encode(text)

@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.requests import ClientDisconnect
 
@@ -327,7 +327,7 @@ JSON = st.recursive(
 FIELDS = st.sampled_from(sorted([*ChatCompletionRequest.model_fields, *UNSUPPORTED_FIELDS]))
 
 
-@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=120)
 @given(st.dictionaries(FIELDS, JSON, max_size=4))
 async def test_no_value_of_any_field_is_a_server_error(serve: Serve, body: dict[str, Any]) -> None:
     async with serve() as server:

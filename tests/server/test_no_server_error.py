@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rose.server.completions.kinds import COMPLETION_FIELDS
@@ -74,7 +74,7 @@ async def test_a_message_whose_type_is_null_is_stored_as_one_without(serve: Serv
         ),
     ],
 )
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(data=st.data())
 async def test_no_value_of_any_field_is_a_server_error(
     serve: Serve, path: str, fields: list[str], base: dict[str, Any], data: st.DataObject

@@ -1,6 +1,6 @@
 """The path of a Unix socket: one server has it, from before it listens until it ends."""
 
-import os
+import contextlib
 import signal
 import socket
 import subprocess
@@ -34,14 +34,19 @@ def test_it_is_there_for_as_long_as_it_is_bound(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("listens", [False, True])
-def test_a_second_server_cannot_have_it(tmp_path: Path, listens: bool) -> None:
+def test_a_second_server_cannot_have_it(tmp_path: Path, listens: bool, monkeypatch) -> None:
     path = tmp_path / "rose.sock"
+    (tmp_path / "link").symlink_to(tmp_path)
+    monkeypatch.chdir(tmp_path)
     with bound_to_path(path) as listener:
         if listens:
             listener.listen()
-        with pytest.raises(ConfigError, match=rf"{path} is in use by another program"), bound_to_path(path):
-            pass
+        for same in (path, Path("rose.sock"), tmp_path / "link" / "rose.sock"):
+            with pytest.raises(ConfigError, match=rf"{same} is in use by another program"), bound_to_path(same):
+                pass
         assert path.exists(), "it was not the second one's to remove"
+        with bound_to_path(tmp_path / "another.sock"):
+            pass
     with bound_to_path(path):
         pass
 
@@ -59,35 +64,31 @@ def test_what_a_killed_server_left_is_taken_over(tmp_path: Path) -> None:
         pass
 
 
-def test_another_programs_socket_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "is_busy"), [(socket.SOCK_STREAM, False), (socket.SOCK_STREAM, True), (socket.SOCK_DGRAM, False)]
+)
+def test_another_programs_socket_is_left_alone(tmp_path: Path, kind: socket.SocketKind, is_busy: bool) -> None:
     path = tmp_path / "other.sock"
-    with socket.socket(socket.AF_UNIX) as other:
+    with contextlib.ExitStack() as opened:
+        other = opened.enter_context(socket.socket(socket.AF_UNIX, kind))
         other.bind(str(path))
-        other.listen()
+        if kind is socket.SOCK_STREAM:
+            other.listen(1)
+            while is_busy:  # until no more connections can wait
+                client = opened.enter_context(socket.socket(socket.AF_UNIX))
+                client.setblocking(False)
+                is_busy = client.connect_ex(str(path)) == 0
         with pytest.raises(ConfigError, match="in use"), bound_to_path(path):
             pass
-        assert [each.name for each in tmp_path.iterdir()] == ["other.sock"]
+        assert path.is_socket()
 
 
-def test_a_lock_file_that_its_owner_removes_meanwhile_is_made_anew(tmp_path: Path, monkeypatch) -> None:
-    path, removed = tmp_path / "rose.sock", []
-
-    def open_and_lose(name, *arguments, _open=os.open):
-        descriptor = _open(name, *arguments)
-        if not removed:
-            removed.append(name)
-            Path(name).unlink()
-        return descriptor
-
-    monkeypatch.setattr("rose.server.unix_socket.os.open", open_and_lose)
-    with bound_to_path(path):
-        assert sorted(each.name for each in tmp_path.iterdir()) == ["rose.sock", "rose.sock.lock"]
-
-
-@pytest.mark.parametrize("name", ["no/such/folder.sock", "x" * 200, "file"])
-def test_where_no_socket_can_be(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["no/such/folder.sock", "x" * 200, "file", "folder", ".", "/", "file/below"])
+def test_where_no_socket_can_be(tmp_path: Path, name: str, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("kept")
-    with pytest.raises(ConfigError), bound_to_path(tmp_path / name):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ConfigError, match="cannot listen on"), bound_to_path(Path(name)):
         pass
-    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "folder"]
     assert (tmp_path / "file").read_text() == "kept"

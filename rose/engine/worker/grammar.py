@@ -95,7 +95,9 @@ class Grammars:
 
     def failure(self, key: int) -> RequestFailure:
         """Why the grammar of a request failed."""
-        return _failure(self._matchers[key]) or _grammar_failure("a token that it does not allow was sampled")
+        failure = _failure(self._matchers[key])
+        assert failure is not None, "a matcher that takes no token says why"
+        return failure
 
     # In the threads.
 

@@ -149,7 +149,7 @@ def _result(key: int, sampled: Sampled, refused: RequestFailure | None) -> Sampl
     if refused is not None:
         return _failed(key, refused)
     if not sampled.is_valid:
-        return SampledTokens(key=key, token_ids=[], failure=_NOT_FINITE)
+        return _failed(key, _NOT_FINITE)
     logprobs = None if sampled.logprobs is None else [sampled.logprobs]
     return SampledTokens(key=key, token_ids=[sampled.token_id], logprobs=logprobs)
 

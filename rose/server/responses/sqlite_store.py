@@ -92,6 +92,7 @@ class SqliteStore:
                 with self._connection() as connection:
                     connection.execute("pragma journal_mode = wal")
                     connection.executescript(_SCHEMA)
+                    _forget(connection, "number < ?", 0)  # nothing, but a file that can only be read is known now
                 return
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:

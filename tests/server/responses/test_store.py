@@ -126,6 +126,16 @@ def test_a_file_that_stays_locked_is_told(tmp_path: Path, monkeypatch) -> None:
             SqliteStore(tmp_path / "a.db")
 
 
+def test_a_file_that_can_only_be_read_is_told_at_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    SqliteStore(path)
+    content = bytearray(path.read_bytes())
+    content[18] = 3  # a format that SQLite does not write
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="readonly"):
+        SqliteStore(path)
+
+
 @pytest.mark.parametrize("spec", ["", "disk", "sqlite:", "memory:x", "sqlite:/no/such/folder/a.db"])
 def test_what_is_no_store(spec: str) -> None:
     with pytest.raises(ConfigError):
