@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import hashlib
+import os
 import socket
 import stat
 from collections.abc import Iterator
@@ -38,9 +39,10 @@ def bound_to_path(path: Path) -> Iterator[socket.socket]:
 
 
 def _claim_name(path: Path) -> bytes:
-    """The same for whoever means the same path, in Linux's abstract namespace of sockets."""
+    """The same for whoever means the same path, among Linux's abstract names, which a network namespace shares."""
     folder = path.parent.stat()
-    return b"\0rose-" + hashlib.sha256(f"{folder.st_dev}/{folder.st_ino}/{path.name}".encode()).hexdigest().encode()
+    place = b"%d/%d/%s" % (folder.st_dev, folder.st_ino, os.fsencode(path.name))
+    return b"\0rose-" + hashlib.sha256(place).hexdigest().encode()
 
 
 def _is_abandoned(path: Path) -> bool:

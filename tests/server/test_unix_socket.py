@@ -23,8 +23,9 @@ with bound_to_path(Path(sys.argv[1])):
 """
 
 
-def test_it_is_there_for_as_long_as_it_is_bound(tmp_path: Path) -> None:
-    path = tmp_path / "rose.sock"
+@pytest.mark.parametrize("name", ["rose.sock", "a b.sock", "\udcff.sock"])
+def test_it_is_there_for_as_long_as_it_is_bound(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
     with bound_to_path(path) as listener:
         listener.listen()
         assert address_of(listener) == f"unix:{path}"
